@@ -1,0 +1,38 @@
+"""Counting sort of pairs by one end: two passes over the pairs, no comparison. Needs numba."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Ints = npt.NDArray[np.int64]
+Narrow = npt.NDArray[np.int32]
+
+
+@njit(nogil=True)
+def counting_sort(major: Ints, minor: Ints, size: int) -> tuple[Ints, Narrow, Narrow]:
+    """Sorts pairs by ``major``, stably.
+
+    Args:
+        major: ``[E]``, each in 0..size-1; the caller has checked that.
+        minor: ``[E]``, the other ends.
+        size: Number of rows.
+
+    Returns:
+        Offsets ``[size + 1]``, the other ends in sorted order ``[E]``, and the old places ``[E]``.
+    """
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    for e in range(major.shape[0]):
+        indptr[major[e] + 1] += 1
+    for i in range(size):
+        indptr[i + 1] += indptr[i]
+    place = indptr[:-1].copy()
+    other = np.empty(major.shape[0], dtype=np.int32)
+    order = np.empty(major.shape[0], dtype=np.int32)
+    for e in range(major.shape[0]):
+        p = place[major[e]]
+        other[p] = minor[e]
+        order[p] = e
+        place[major[e]] = p + 1
+    return indptr, other, order

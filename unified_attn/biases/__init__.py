@@ -1,0 +1,11 @@
+"""Which pairs are preferred: values added to the logits, or turns of q and k, which compose with ``+``."""
+
+from unified_attn.biases.additive import Additive
+from unified_attn.biases.alibi import ALiBi
+from unified_attn.biases.base import Bias, NoBias, Sum
+from unified_attn.biases.dense import DenseBias
+from unified_attn.biases.edge import EdgeBias
+from unified_attn.biases.pair_vectors import PairVectors
+from unified_attn.biases.rope import RoPE
+
+__all__ = ["ALiBi", "Additive", "Bias", "DenseBias", "EdgeBias", "NoBias", "PairVectors", "RoPE", "Sum"]

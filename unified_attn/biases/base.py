@@ -1,0 +1,122 @@
+"""What a bias is, and how biases compose: ``+``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from unified_attn.pairs import Pairs, Shape, check_answer, describe
+
+
+class Bias(nn.Module):
+    """Which pairs are preferred: a value b_ij added to the logit of query i and key j.
+
+    A bias of one's own overrides one hook, usually :meth:`add`. Biases compose with ``+``. Those that hold tensors hold
+    them as parameters or buffers, so that ``.to(device)`` of the layer that owns the bias moves them.
+
+    Attributes:
+        space: What i and j count: ``"position"`` (of tokens) or ``"row"`` (of q and k).
+
+    Example:
+        >>> class Near(Bias):
+        ...     def add(self, b, h, i, j, edge):
+        ...         return -0.5 * (i - j).abs()
+        >>> Near() + NoBias()
+        Near() + NoBias()
+    """
+
+    space: Literal["position", "row"] = "position"
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor | None:
+        """Values to add to the logits, or None if this bias adds nothing.
+
+        Args:
+            b: Batch index. All are integer tensors that broadcast with each other.
+            h: Query head.
+            i: Query.
+            j: Key.
+            edge: Number of the caller's edge, or None where the pairs are no graph's edges.
+
+        Returns:
+            A float tensor that broadcasts with them; -inf, or anything at or below its dtype's lowest finite value,
+            hides the pair.
+        """
+        return None
+
+    def turn(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Turns queries ``[B, Hq, Nq, D]`` and keys ``[B, Hkv, Nk, D]`` by their positions ``[1 | B, N]``.
+
+        At most one term of a sum may override this.
+        """
+        return q, k
+
+    def vectors(self) -> tuple[Tensor | None, Tensor | None]:
+        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None."""
+        return None, None
+
+    def check(self, shape: Shape) -> None:
+        """Raises ValueError if the bias does not fit a call of this shape."""
+
+    def on(self, pairs: Pairs) -> Tensor | None:
+        """:meth:`add` evaluated on index tensors, in the space that the bias counts."""
+        if self.space == "position":
+            i, j = pairs.query_position, pairs.key_position
+        else:
+            i, j = pairs.query, pairs.key
+        values = self.add(pairs.batch, pairs.head, i, j, pairs.edge)
+        if values is not None and not (isinstance(values, Tensor) and values.is_floating_point()):
+            got = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise TypeError(
+                f"{type(self).__name__} must return a float tensor to add to the logits, not {got}; "
+                f"bool rules belong in a mask (Where)"
+            )
+        if values is not None:
+            check_answer(type(self).__name__, values, pairs)
+        return values
+
+    @property
+    def terms(self) -> tuple[Bias, ...]:
+        """The biases that are summed: of a single one, itself."""
+        return (self,)
+
+    @property
+    def turns(self) -> bool:
+        """Whether the bias turns q and k."""
+        return type(self).turn is not Bias.turn
+
+    def __add__(self, other: Bias) -> Bias:
+        if isinstance(other, Tensor):
+            raise TypeError(f"+ joins biases, not a bias and a tensor ({describe(other)}): wrap it as DenseBias(tensor)")
+        return Sum(self, other) if isinstance(other, Bias) else NotImplemented
+
+
+class Sum(Bias):
+    """The sum of several biases: ``a + b``.
+
+    Raises:
+        ValueError: If two terms turn q and k: a rotation of a rotation is no sum.
+    """
+
+    def __init__(self, *terms: Bias) -> None:
+        super().__init__()
+        flat = [term for bias in terms for term in bias.terms]
+        turning = [repr(term) for term in flat if term.turns]
+        if len(turning) > 1:
+            raise ValueError(f"{' and '.join(turning)} both turn q and k; keep one of them")
+        self._terms = nn.ModuleList(flat)
+
+    @property
+    def terms(self) -> tuple[Bias, ...]:
+        return tuple(cast(Iterator[Bias], iter(self._terms)))
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.terms))
+
+
+class NoBias(Bias):
+    """No pair is preferred: what ``bias=None`` means, for the place where an object is wanted."""
+
+    def __repr__(self) -> str:
+        return "NoBias()"

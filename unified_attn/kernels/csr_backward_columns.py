@@ -1,0 +1,205 @@
+"""The backward kernel over columns: gradients of keys and values.
+
+The rows of the transpose are keys, so that each key's gradient is summed by one task, without atomics. A pair's weight
+and slope are computed again: that costs less than an edge-sized tensor, since the query and the output's gradient have
+to be read for the sums anyway.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .csr_args import CHUNK
+from .csr_pair import (
+    DK_HEAD,
+    DOT,
+    DV_HEAD,
+    HEAD_FIELDS,
+    HEAD_STEP,
+    K_HEAD,
+    KVEC_HEAD,
+    STAMP,
+    V_HEAD,
+    VVEC_HEAD,
+    block_start,
+    dot,
+    kept,
+    kernel,
+    summed,
+    touch,
+)
+from .lanes import (
+    MANY,
+    block_count,
+    block_width,
+    exp,
+    float_size,
+    fma,
+    lanes,
+    leaky_gain,
+    load,
+    peek,
+    peek_int32,
+    peek_int64,
+    poke,
+    prefetch,
+    real,
+    splat,
+    store,
+    zero,
+)
+
+
+@lru_cache(None)
+def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+    """The kernel ``(args, scratch, b, block, blocks)``; ``scratch``: 4 (CHUNK + 8) floats.
+
+    In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
+    queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
+    """
+    stamp = STAMP
+
+    @kernel
+    def backward_columns(args, scratch, b, block, blocks):  # type: ignore[no-untyped-def]
+        a = args[0]
+        like_q = lanes(bits, q_width, q_kind)
+        like_v = lanes(bits, v_width, v_kind)
+        like_e = lanes(bits, 8, MANY)
+        if a.rows + stamp < 0:
+            return
+        one = float_size(like_e)
+        nothing, nil = real(like_e, -np.inf), real(like_e, 0.0)
+        scale, cap, slope = real(like_e, a.scale), real(like_e, a.cap), real(like_e, a.slope)
+        drop_gain = real(like_e, a.drop_gain)
+        num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
+        q_n, g_n, stats_n, add_e, kvec_e, vvec_e = a.q_n, a.g_out_n, a.stats_n, a.add_e, a.kvec_e, a.vvec_e
+        col, edge, heads = a.col, a.edge, a.heads
+        weights = scratch
+        slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
+        deltas = slopes + (CHUNK + 8) * one
+        capped = deltas + (CHUNK + 8) * one
+        skip = a.add != 0 or a.drop != 0
+        indptr = a.indptr + b * a.indptr_b
+        q_b, g_b, stats_b = a.q + b * a.q_b, a.g_out + b * a.g_out_b, a.stats + b * a.stats_b
+        lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
+        last_pair = peek_int64(indptr + 8 * hi)
+        for j in range(lo, hi):
+            begin, end = peek_int64(indptr + 8 * j), peek_int64(indptr + 8 * j + 8)
+            for h in range(num_heads):  # heads of one group clear the same key several times, which is harmless
+                table = heads + h * (8 * HEAD_FIELDS)
+                if a.dk != 0:
+                    to = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
+                    for c in range(block_count(like_q, score_size)):
+                        at = c * block_width(like_q)
+                        store(to + at * one, zero(like_q), score_size - at)
+                if a.dv != 0:
+                    to = a.dv + b * a.dv_b + j * a.dv_n + peek_int64(table + 8 * DV_HEAD)
+                    for c in range(block_count(like_v, value_size)):
+                        at = c * block_width(like_v)
+                        store(to + at * one, zero(like_v), value_size - at)
+            if a.ahead > 0:
+                for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
+                    i = peek_int32(col + 4 * p)
+                    touch(q_b + i * q_n, a.k_parts, a.k_step, a.k_lines)
+                    touch(g_b + i * g_n, a.v_parts, a.v_step, a.v_lines)
+                    prefetch(stats_b + i * stats_n)
+            for chunk in range(begin, end, CHUNK):
+                n = min(CHUNK, end - chunk)
+                for h in range(num_heads):
+                    table = heads + h * (8 * HEAD_FIELDS)
+                    k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
+                    v_j = a.v + b * a.v_b + j * a.v_n + peek_int64(table + 8 * V_HEAD)
+                    q_h, g_h, stats_h = q_b + h * a.q_h, g_b + h * a.g_out_h, stats_b + h * a.stats_h
+                    kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                    vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
+                    add_h = a.add + b * a.add_b + h * a.add_h
+                    att_h = a.att + h * a.att_h
+                    for t in range(n):
+                        p = chunk + t
+                        i = peek_int32(col + 4 * p)
+                        e = peek_int32(edge + 4 * p)
+                        shift = nil
+                        if a.add != 0:
+                            shift = peek(like_e, add_h + e * add_e)
+                            if shift == nothing:
+                                poke(like_e, weights + t * one, nothing)
+                                poke(like_e, slopes + t * one, nil)
+                                poke(like_e, deltas + t * one, nil)
+                                continue
+                        kvec, vvec = 0, 0
+                        if a.kvec != 0:
+                            kvec = kvec_h + e * kvec_e
+                        if a.vvec != 0:
+                            vvec = vvec_h + e * vvec_e
+                        if form == DOT:
+                            s = dot(like_q, q_h + i * q_n, k_j, kvec, score_size) * scale
+                            if cap > 0:
+                                s = cap * real(like_e, np.tanh(s / cap))
+                                poke(like_e, capped + t * one, s)
+                        else:
+                            s = summed(like_q, q_h + i * q_n, k_j, kvec, att_h, slope, score_size) * scale
+                        stats = stats_h + i * stats_n
+                        poke(like_e, weights + t * one, s + shift - peek(like_e, stats))
+                        if a.dk != 0:
+                            poke(like_e, slopes + t * one, dot(like_v, g_h + i * g_n, v_j, vvec, value_size))
+                            poke(like_e, deltas + t * one, peek(like_e, stats + one))
+                    store(weights + n * one, splat(like_e, nothing), 8)
+                    for t in range(0, n, 8):
+                        store(weights + t * one, exp(load(like_e, weights + t * one, 8)), 8)
+                    for t in range(n):
+                        w = peek(like_e, weights + t * one)
+                        gain = real(like_e, 1.0)
+                        if a.drop != 0:
+                            i = peek_int32(col + 4 * (chunk + t))
+                            counter = peek_int32(edge + 4 * (chunk + t))
+                            if a.pair_counter != 0:
+                                counter = i * a.rows + j
+                            seed = a.seed + (b * num_heads + h) * HEAD_STEP
+                            gain = drop_gain if kept(seed, counter, a.drop_from) else nil
+                            poke(like_e, weights + t * one, w * gain)
+                        if a.dk != 0:
+                            ds = w * (gain * peek(like_e, slopes + t * one) - peek(like_e, deltas + t * one)) * scale
+                            if cap > 0 and w != 0:
+                                ratio = peek(like_e, capped + t * one) / cap
+                                ds = ds * (real(like_e, 1.0) - ratio * ratio)
+                            poke(like_e, slopes + t * one, ds)
+                    if a.dk != 0:
+                        dk_j = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
+                        for c in range(block_count(like_q, score_size)):
+                            at = c * block_width(like_q) * one
+                            left = score_size - c * block_width(like_q)
+                            acc = zero(like_q)
+                            k_c = load(like_q, k_j + at, left)
+                            for t in range(n):
+                                ds = peek(like_e, slopes + t * one)
+                                if skip and ds == 0:
+                                    continue
+                                i = peek_int32(col + 4 * (chunk + t))
+                                x = load(like_q, q_h + i * q_n + at, left)
+                                if form == DOT:
+                                    acc = fma(splat(like_q, ds), x, acc)
+                                else:
+                                    z = x + k_c
+                                    if a.kvec != 0:
+                                        e = peek_int32(edge + 4 * (chunk + t))
+                                        z = z + load(like_q, kvec_h + e * kvec_e + at, left)
+                                    acc = fma(splat(like_q, ds), leaky_gain(z, slope), acc)
+                            if form != DOT:
+                                acc = acc * load(like_q, att_h + at, left)
+                            store(dk_j + at, load(like_q, dk_j + at, left) + acc, left)
+                    if a.dv != 0:
+                        dv_j = a.dv + b * a.dv_b + j * a.dv_n + peek_int64(table + 8 * DV_HEAD)
+                        for c in range(block_count(like_v, value_size)):
+                            at = c * block_width(like_v) * one
+                            left = value_size - c * block_width(like_v)
+                            acc = zero(like_v)
+                            for t in range(n):
+                                w = peek(like_e, weights + t * one)
+                                if skip and w == 0:
+                                    continue
+                                i = peek_int32(col + 4 * (chunk + t))
+                                acc = fma(splat(like_v, w), load(like_v, g_h + i * g_n + at, left), acc)
+                            store(dv_j + at, load(like_v, dv_j + at, left) + acc, left)
+
+    return backward_columns

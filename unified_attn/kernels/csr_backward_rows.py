@@ -1,0 +1,241 @@
+"""The backward kernel over rows: gradients of queries, of what belongs to a pair, and of att.
+
+With p_e the weight, m_e the dropout factor and g = dout_i,
+
+    delta_i = <g, out_i> - dlse_i
+    ds_e    = p_e * (m_e <g, v_e> - delta_i)          the gradient of the logit, and of add
+    dq_i    = sum_e ds_e * d score_e / d q_i
+
+Scores are computed again from the saved log-sum-exp. A pair belongs to one row, and the batch is looped over inside a
+block of rows, so nothing is written by two tasks.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .csr_args import CHUNK
+from .csr_pair import (
+    DKVEC_HEAD,
+    DOT,
+    DVVEC_HEAD,
+    HEAD_FIELDS,
+    HEAD_STEP,
+    K_HEAD,
+    KVEC_HEAD,
+    STAMP,
+    V_HEAD,
+    VVEC_HEAD,
+    add_scaled,
+    block_start,
+    dot,
+    kept,
+    kernel,
+    summed,
+    touch,
+)
+from .lanes import (
+    MANY,
+    block_count,
+    block_width,
+    exp,
+    float_size,
+    fma,
+    lanes,
+    leaky,
+    leaky_gain,
+    load,
+    peek,
+    peek_int32,
+    peek_int64,
+    poke,
+    real,
+    splat,
+    store,
+    zero,
+)
+
+
+@lru_cache(None)
+def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+    """The kernel ``(args, scratch, first_b, last_b, block, blocks)``; ``scratch``: 3 (CHUNK + 8) floats."""
+    stamp = STAMP
+
+    @kernel
+    def backward_rows(args, scratch, first_b, last_b, block, blocks):  # type: ignore[no-untyped-def]
+        a = args[0]
+        like_q = lanes(bits, q_width, q_kind)
+        like_v = lanes(bits, v_width, v_kind)
+        like_e = lanes(bits, 8, MANY)
+        if a.rows + stamp < 0:
+            return
+        one = float_size(like_e)
+        nothing, nil = real(like_e, -np.inf), real(like_e, 0.0)
+        scale, cap, slope = real(like_e, a.scale), real(like_e, a.cap), real(like_e, a.slope)
+        drop_gain = real(like_e, a.drop_gain)
+        num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
+        k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
+        col, edge, heads = a.col, a.edge, a.heads
+        weights = scratch
+        slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
+        capped = slopes + (CHUNK + 8) * one
+        skip = a.add != 0
+        wanted = a.dq != 0 or a.dadd != 0 or a.dkvec != 0 or a.dvvec != 0 or a.datt != 0
+        for b in range(first_b, last_b):
+            indptr = a.indptr + b * a.indptr_b
+            k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+            lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
+            last_pair = peek_int64(indptr + 8 * hi)
+            for i in range(lo, hi):
+                begin, end = peek_int64(indptr + 8 * i), peek_int64(indptr + 8 * i + 8)
+                q_i = a.q + b * a.q_b + i * a.q_n
+                dq_i = a.dq + b * a.dq_b + i * a.dq_n
+                g_i = a.g_out + b * a.g_out_b + i * a.g_out_n
+                if a.dq != 0:
+                    for h in range(num_heads):
+                        for c in range(block_count(like_q, score_size)):
+                            at = c * block_width(like_q)
+                            store(dq_i + h * a.dq_h + at * one, zero(like_q), score_size - at)
+                if begin == end:
+                    continue
+                if a.ahead > 0:
+                    for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
+                        j = peek_int32(col + 4 * p)
+                        touch(k_b + j * k_n, a.k_parts, a.k_step, a.k_lines)
+                        touch(v_b + j * v_n, a.v_parts, a.v_step, a.v_lines)
+                stats_i = a.stats + b * a.stats_b + i * a.stats_n
+                for h in range(num_heads):
+                    out_h = a.out + b * a.out_b + i * a.out_n + h * a.out_h
+                    delta = dot(like_v, g_i + h * a.g_out_h, out_h, 0, value_size)
+                    if a.g_lse != 0:
+                        delta = delta - peek(like_e, a.g_lse + b * a.g_lse_b + h * a.g_lse_h + i * a.g_lse_n)
+                    lse = peek(like_e, a.lse + b * a.lse_b + h * a.lse_h + i * a.lse_n)
+                    poke(like_e, stats_i + h * a.stats_h, lse)
+                    poke(like_e, stats_i + h * a.stats_h + one, delta)
+                if not wanted:
+                    continue
+                for chunk in range(begin, end, CHUNK):
+                    n = min(CHUNK, end - chunk)
+                    for h in range(num_heads):
+                        lse = peek(like_e, stats_i + h * a.stats_h)
+                        delta = peek(like_e, stats_i + h * a.stats_h + one)
+                        if lse == nothing:  # nothing is visible in this row
+                            continue
+                        table = heads + h * (8 * HEAD_FIELDS)
+                        q_h, g_h = q_i + h * a.q_h, g_i + h * a.g_out_h
+                        k_h = k_b + peek_int64(table + 8 * K_HEAD)
+                        v_h = v_b + peek_int64(table + 8 * V_HEAD)
+                        kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                        vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
+                        add_h = a.add + b * a.add_b + h * a.add_h
+                        att_h = a.att + h * a.att_h
+                        for t in range(n):
+                            p = chunk + t
+                            j = peek_int32(col + 4 * p)
+                            e = peek_int32(edge + 4 * p)
+                            shift = nil
+                            if a.add != 0:
+                                shift = peek(like_e, add_h + e * add_e)
+                                if shift == nothing:
+                                    poke(like_e, weights + t * one, nothing)
+                                    poke(like_e, slopes + t * one, nil)
+                                    continue
+                            kvec, vvec = 0, 0
+                            if a.kvec != 0:
+                                kvec = kvec_h + e * kvec_e
+                            if a.vvec != 0:
+                                vvec = vvec_h + e * vvec_e
+                            if form == DOT:
+                                s = dot(like_q, q_h, k_h + j * k_n, kvec, score_size) * scale
+                                if cap > 0:
+                                    s = cap * real(like_e, np.tanh(s / cap))
+                                    poke(like_e, capped + t * one, s)
+                            else:
+                                s = summed(like_q, q_h, k_h + j * k_n, kvec, att_h, slope, score_size) * scale
+                            poke(like_e, weights + t * one, s + shift)
+                            poke(like_e, slopes + t * one, dot(like_v, g_h, v_h + j * v_n, vvec, value_size))
+                        store(weights + n * one, splat(like_e, nothing), 8)
+                        store(slopes + n * one, zero(like_e), 8)
+                        for t in range(0, n, 8):
+                            w = exp(load(like_e, weights + t * one, 8) - splat(like_e, lse))
+                            store(weights + t * one, w, 8)
+                            if a.drop == 0:
+                                ds = w * (load(like_e, slopes + t * one, 8) - splat(like_e, delta))
+                                store(slopes + t * one, ds, 8)
+                        if a.drop != 0:
+                            seed = a.seed + (b * num_heads + h) * HEAD_STEP
+                            for t in range(n):
+                                counter = peek_int32(edge + 4 * (chunk + t))
+                                if a.pair_counter != 0:
+                                    counter = i * a.keys + peek_int32(col + 4 * (chunk + t))
+                                gain = nil
+                                if kept(seed, counter, a.drop_from):
+                                    gain = drop_gain
+                                w = peek(like_e, weights + t * one)
+                                ds = w * (gain * peek(like_e, slopes + t * one) - delta)
+                                poke(like_e, weights + t * one, w * gain)
+                                poke(like_e, slopes + t * one, ds)
+                        if a.dadd != 0:
+                            dadd_h = a.dadd + b * a.dadd_b + h * a.dadd_h
+                            for t in range(n):
+                                to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * a.dadd_e
+                                poke(like_e, to, peek(like_e, to) + peek(like_e, slopes + t * one))
+                        if a.dvvec != 0:
+                            dvvec_h = a.dvvec + peek_int64(table + 8 * DVVEC_HEAD)
+                            for t in range(n):
+                                w = peek(like_e, weights + t * one)
+                                if w != 0:
+                                    to = dvvec_h + peek_int32(edge + 4 * (chunk + t)) * a.dvvec_e
+                                    add_scaled(like_v, to, w, g_h, value_size)
+                        # From here on slopes hold the gradient of the form before scale and cap.
+                        for t in range(n):
+                            ds = peek(like_e, slopes + t * one) * scale
+                            if cap > 0 and ds != 0:
+                                ratio = peek(like_e, capped + t * one) / cap
+                                ds = ds * (real(like_e, 1.0) - ratio * ratio)
+                            poke(like_e, slopes + t * one, ds)
+                        if a.dq == 0 and a.dkvec == 0 and a.datt == 0:
+                            continue
+                        dkvec_h = a.dkvec + peek_int64(table + 8 * DKVEC_HEAD)
+                        datt_h = a.datt + block * a.datt_b + h * a.datt_h
+                        for c in range(block_count(like_q, score_size)):
+                            at = c * block_width(like_q) * one
+                            left = score_size - c * block_width(like_q)
+                            acc, acc_att = zero(like_q), zero(like_q)
+                            q_c = load(like_q, q_h + at, left)
+                            att_c = zero(like_q)
+                            if form != DOT:
+                                att_c = load(like_q, att_h + at, left)
+                            for t in range(n):
+                                ds = peek(like_e, slopes + t * one)
+                                if skip and ds == 0:
+                                    continue
+                                j = peek_int32(col + 4 * (chunk + t))
+                                y = load(like_q, k_h + j * k_n + at, left)
+                                if a.kvec != 0:
+                                    e = peek_int32(edge + 4 * (chunk + t))
+                                    y = y + load(like_q, kvec_h + e * kvec_e + at, left)
+                                if form == DOT:
+                                    acc = fma(splat(like_q, ds), y, acc)
+                                    grad = splat(like_q, ds) * q_c
+                                else:
+                                    z = q_c + y
+                                    grad = splat(like_q, ds) * leaky_gain(z, slope)
+                                    acc = acc + grad
+                                    acc_att = fma(splat(like_q, ds), leaky(z, slope), acc_att)
+                                    grad = grad * att_c
+                                if a.dkvec != 0:
+                                    e = peek_int32(edge + 4 * (chunk + t))
+                                    to = dkvec_h + e * a.dkvec_e + at
+                                    store(to, load(like_q, to, left) + grad, left)
+                            if a.dq != 0:
+                                if form != DOT:
+                                    acc = acc * att_c
+                                to = dq_i + h * a.dq_h + at
+                                store(to, load(like_q, to, left) + acc, left)
+                            if a.datt != 0:
+                                to = datt_h + at
+                                store(to, load(like_q, to, left) + acc_att, left)
+
+    return backward_rows

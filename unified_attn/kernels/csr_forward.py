@@ -1,0 +1,204 @@
+"""The forward kernel: softmax and weighted sum of each row, one chunk of pairs at a time.
+
+A row that fits a chunk is done in three sweeps: scores into scratch, exponentials, weighted sum of values. What the
+sweeps read again lies in the cache by then. A longer row keeps its running maximum and sum, and rescales.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .csr_args import CHUNK
+from .csr_pair import (
+    DOT,
+    HEAD_FIELDS,
+    HEAD_STEP,
+    K_HEAD,
+    KVEC_HEAD,
+    STAMP,
+    V_HEAD,
+    VVEC_HEAD,
+    block_start,
+    dot,
+    kept,
+    kernel,
+    summed,
+    touch,
+)
+from .lanes import (
+    MANY,
+    block_count,
+    block_width,
+    exp,
+    float_size,
+    fma,
+    lanes,
+    load,
+    peek,
+    peek_int32,
+    peek_int64,
+    poke,
+    real,
+    splat,
+    store,
+    total,
+    zero,
+)
+
+
+@lru_cache(None)
+def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+    """The kernel ``(args, scratch, b, block, blocks)`` for one form, float type and pair of head layouts.
+
+    ``scratch`` is the address of CHUNK + 8 floats and 2 Hq more.
+    """
+    stamp = STAMP
+
+    @kernel
+    def forward(args, scratch, b, block, blocks):  # type: ignore[no-untyped-def]
+        a = args[0]
+        like_q = lanes(bits, q_width, q_kind)
+        like_v = lanes(bits, v_width, v_kind)
+        like_e = lanes(bits, 8, MANY)
+        if a.rows + stamp < 0:
+            return
+        one = float_size(like_e)
+        nothing = real(like_e, -np.inf)
+        scale, cap, slope = real(like_e, a.scale), real(like_e, a.cap), real(like_e, a.slope)
+        drop_gain = real(like_e, a.drop_gain)
+        num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
+        k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
+        col, edge, heads = a.col, a.edge, a.heads
+        state = scratch + (CHUNK + 8) * one  # per head: maximum and sum so far
+        indptr = a.indptr + b * a.indptr_b
+        k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+        lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
+        last_pair = peek_int64(indptr + 8 * hi)
+        for i in range(lo, hi):
+            begin, end = peek_int64(indptr + 8 * i), peek_int64(indptr + 8 * i + 8)
+            q_i = a.q + b * a.q_b + i * a.q_n
+            out_i = a.out + b * a.out_b + i * a.out_n
+            lse_i = a.lse + b * a.lse_b + i * a.lse_n
+            if begin == end:
+                for h in range(num_heads):
+                    poke(like_e, lse_i + h * a.lse_h, nothing)
+                    for c in range(block_count(like_v, value_size)):
+                        at = c * block_width(like_v)
+                        store(out_i + h * a.out_h + at * one, zero(like_v), value_size - at)
+                continue
+            if a.ahead > 0:
+                for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
+                    j = peek_int32(col + 4 * p)
+                    touch(k_b + j * k_n, a.k_parts, a.k_step, a.k_lines)
+                    touch(v_b + j * v_n, a.v_parts, a.v_step, a.v_lines)
+            for chunk in range(begin, end, CHUNK):
+                n = min(CHUNK, end - chunk)
+                first, last = chunk == begin, chunk + n == end
+                for h in range(num_heads):
+                    table = heads + h * (8 * HEAD_FIELDS)
+                    q_h = q_i + h * a.q_h
+                    k_h = k_b + peek_int64(table + 8 * K_HEAD)
+                    v_h = v_b + peek_int64(table + 8 * V_HEAD)
+                    kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                    vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
+                    add_h = a.add + b * a.add_b + h * a.add_h
+                    att_h = a.att + h * a.att_h
+                    # Scores. A hidden pair is left before its key is read.
+                    top = nothing
+                    for t in range(n):
+                        p = chunk + t
+                        j = peek_int32(col + 4 * p)
+                        extra = 0
+                        shift = real(like_e, 0.0)
+                        if a.add != 0 or a.kvec != 0:
+                            e = peek_int32(edge + 4 * p)
+                            if a.add != 0:
+                                shift = peek(like_e, add_h + e * add_e)
+                                if shift == nothing:
+                                    poke(like_e, scratch + t * one, nothing)
+                                    continue
+                            if a.kvec != 0:
+                                extra = kvec_h + e * kvec_e
+                        if form == DOT:
+                            s = dot(like_q, q_h, k_h + j * k_n, extra, score_size) * scale
+                            if cap > 0:
+                                s = cap * real(like_e, np.tanh(s / cap))
+                        else:
+                            s = summed(like_q, q_h, k_h + j * k_n, extra, att_h, slope, score_size) * scale
+                        s = s + shift
+                        poke(like_e, scratch + t * one, s)
+                        top = max(top, s) if s == s else top
+                    # Exponentials, from the largest score down; 0 in its place where there is none.
+                    before = nothing
+                    if not first:
+                        before = peek(like_e, state + 2 * h * one)
+                        top = max(top, before)
+                    base = top if top > nothing else real(like_e, 0.0)
+                    store(scratch + n * one, splat(like_e, nothing), 8)
+                    acc_e = zero(like_e)
+                    for t in range(0, n, 8):
+                        x = exp(load(like_e, scratch + t * one, 8) - splat(like_e, base))
+                        store(scratch + t * one, x, 8)
+                        acc_e = acc_e + x
+                    mass = total(acc_e)
+                    fade = real(like_e, 0.0)
+                    if not first:
+                        fade = real(like_e, np.exp(before - base))
+                        mass = mass + fade * peek(like_e, state + (2 * h + 1) * one)
+                    if not last:
+                        poke(like_e, state + 2 * h * one, top)
+                        poke(like_e, state + (2 * h + 1) * one, mass)
+                    if a.drop != 0:
+                        seed = a.seed + (b * num_heads + h) * HEAD_STEP
+                        for t in range(n):
+                            counter = peek_int32(edge + 4 * (chunk + t))
+                            if a.pair_counter != 0:
+                                counter = i * a.keys + peek_int32(col + 4 * (chunk + t))
+                            w = real(like_e, 0.0)
+                            if kept(seed, counter, a.drop_from):
+                                w = peek(like_e, scratch + t * one) * drop_gain
+                            poke(like_e, scratch + t * one, w)
+                    # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
+                    skip = a.add != 0 or a.drop != 0
+                    norm = real(like_e, 1.0)
+                    if last and mass != 0:
+                        norm = norm / mass
+                    for c in range(block_count(like_v, value_size)):
+                        at = c * block_width(like_v) * one
+                        left = value_size - c * block_width(like_v)
+                        acc = zero(like_v)
+                        if a.vvec != 0:
+                            for t in range(n):
+                                w = peek(like_e, scratch + t * one)
+                                if skip and w == 0:
+                                    continue
+                                j = peek_int32(col + 4 * (chunk + t))
+                                e = peek_int32(edge + 4 * (chunk + t))
+                                x = load(like_v, v_h + j * v_n + at, left) + load(
+                                    like_v, vvec_h + e * vvec_e + at, left
+                                )
+                                acc = fma(splat(like_v, w), x, acc)
+                        elif skip:
+                            for t in range(n):
+                                w = peek(like_e, scratch + t * one)
+                                if w == 0:
+                                    continue
+                                j = peek_int32(col + 4 * (chunk + t))
+                                acc = fma(splat(like_v, w), load(like_v, v_h + j * v_n + at, left), acc)
+                        else:
+                            for t in range(n):
+                                w = peek(like_e, scratch + t * one)
+                                j = peek_int32(col + 4 * (chunk + t))
+                                acc = fma(splat(like_v, w), load(like_v, v_h + j * v_n + at, left), acc)
+                        target = out_i + h * a.out_h + at
+                        if not first:
+                            acc = fma(splat(like_v, fade), load(like_v, target, left), acc)
+                        store(target, acc * splat(like_v, norm), left)
+                    if last:
+                        lse = nothing
+                        if mass != 0:
+                            lse = base + real(like_e, np.log(mass))
+                        poke(like_e, lse_i + h * a.lse_h, lse)
+
+    return forward

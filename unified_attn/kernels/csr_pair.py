@@ -1,0 +1,146 @@
+"""What the CSR kernels have in common: the score of one pair, the dropout of one weight, the cut into blocks.
+
+Everything here is inlined into the kernels. Addresses are bytes; an address of 0 means that the operand is absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+from .. import dropout
+from .lanes import (
+    block_count,
+    block_width,
+    float_size,
+    fma,
+    leaky,
+    load,
+    peek_int64,
+    prefetch,
+    splat,
+    store,
+    total,
+    zero,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DOT, SUM = 0, 1
+
+# The fields of the head table, 8 bytes each: where a query head's key or value head begins in an operand.
+K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD, DVVEC_HEAD = range(8)
+HEAD_FIELDS = 8
+
+# Numba's disk cache looks at the file of a kernel, not at those of the functions that it calls. As a constant inside
+# each kernel, this number makes any change in this folder a new cache entry.
+STAMP = int.from_bytes(
+    hashlib.blake2b(
+        b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("[cdl]*.py"))), digest_size=6
+    ).digest()
+)
+
+
+def inlined(function: Function) -> Function:
+    """Compile a helper into its callers."""
+    result: Function = numba.njit(forceinline=True, error_model="numpy")(function)
+    return result
+
+
+def kernel(function: Function) -> Function:
+    """Compile an entry point that runs without the interpreter lock, cached on disk where that is possible."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        result: Function = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no directory that can be written to
+        result = numba.njit(**options)(function)
+    return result
+
+
+HEAD_STEP, PAIR_STEP = dropout.HEAD_STEP, dropout.PAIR_STEP
+FIRST_FACTOR, SECOND_FACTOR, HIGH_HALF = dropout.FIRST_FACTOR, dropout.SECOND_FACTOR, dropout.HIGH_HALF
+DRAW_SHIFT, DRAW_MASK = 64 - dropout.DRAW_BITS, 2**dropout.DRAW_BITS - 1
+
+
+@inlined
+def kept(base, counter, least):  # type: ignore[no-untyped-def]
+    """Whether dropout keeps a pair; ``base`` is seed + (b * Hq + h) * HEAD_STEP. See ``dropout``."""
+    x = base + counter * PAIR_STEP
+    x = (x ^ ((x >> 32) & HIGH_HALF)) * FIRST_FACTOR
+    x = (x ^ ((x >> 32) & HIGH_HALF)) * SECOND_FACTOR
+    x = x ^ ((x >> 32) & HIGH_HALF)
+    return ((x >> DRAW_SHIFT) & DRAW_MASK) >= least
+
+
+@inlined
+def row_at(indptr, rows, cost):  # type: ignore[no-untyped-def]
+    """The first row before which at least ``cost`` lies, when a row costs 2 and a pair 1."""
+    low, high = 0, rows
+    start = peek_int64(indptr)
+    while low < high:
+        middle = (low + high) >> 1
+        if peek_int64(indptr + 8 * middle) - start + 2 * middle < cost:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def block_start(indptr, rows, block, blocks):  # type: ignore[no-untyped-def]
+    """The first row of a block, when rows are cut into ``blocks`` of equal cost."""
+    cost = peek_int64(indptr + 8 * rows) - peek_int64(indptr) + 2 * rows
+    return row_at(indptr, rows, (cost * block) // blocks)
+
+
+@inlined
+def dot(like, a, b, extra, size):  # type: ignore[no-untyped-def]
+    """<a, b + extra> over one head."""
+    acc = zero(like)
+    step = block_width(like)
+    for c in range(block_count(like, size)):
+        at = c * step * float_size(like)
+        y = load(like, b + at, size - c * step)
+        if extra != 0:
+            y = y + load(like, extra + at, size - c * step)
+        acc = fma(load(like, a + at, size - c * step), y, acc)
+    return total(acc)
+
+
+@inlined
+def summed(like, q, k, extra, att, slope, size):  # type: ignore[no-untyped-def]
+    """sum_d att_d leaky_relu(q_d + k_d + extra_d) over one head."""
+    acc = zero(like)
+    step = block_width(like)
+    for c in range(block_count(like, size)):
+        at = c * step * float_size(like)
+        left = size - c * step
+        z = load(like, q + at, left) + load(like, k + at, left)
+        if extra != 0:
+            z = z + load(like, extra + at, left)
+        acc = fma(load(like, att + at, left), leaky(z, slope), acc)
+    return total(acc)
+
+
+@inlined
+def add_scaled(like, target, factor, source, size):  # type: ignore[no-untyped-def]
+    """``target += factor * source`` over one head, in memory."""
+    step = block_width(like)
+    times = splat(like, factor)
+    for c in range(block_count(like, size)):
+        at = c * step * float_size(like)
+        left = size - c * step
+        store(target + at, fma(times, load(like, source + at, left), load(like, target + at, left)), left)
+
+
+@inlined
+def touch(address, parts, step, lines):  # type: ignore[no-untyped-def]
+    """Prefetch one node: ``lines`` cache lines of each of ``parts`` pieces."""
+    for part in range(parts):
+        at = address + part * step
+        for line in range(lines):
+            prefetch(at + 64 * line)

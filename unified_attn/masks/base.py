@@ -1,0 +1,338 @@
+"""What a mask is, and how masks compose: ``&`` (both), ``|`` (either), ``~`` (not)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from unified_attn.pairs import Pairs, Shape, check_answer, describe
+from unified_attn.rows import Band, PairList, unique_pairs
+
+if TYPE_CHECKING:
+    from unified_attn.masks.graph import Graph
+
+Reach = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """A superset of the allowed pairs in O(edges).
+
+    Args:
+        pairs: The pairs, or the band that lists them on demand.
+        rest: What must still be asked of each listed pair; None if all of them are allowed.
+    """
+
+    pairs: PairList | Band
+    rest: Mask | None = None
+
+    def list(self) -> PairList:
+        """The pairs as a list."""
+        return self.pairs.list() if isinstance(self.pairs, Band) else self.pairs
+
+
+class Mask(nn.Module, ABC):
+    """Who may interact: a rule over pairs of a query i and a key j. True = may attend.
+
+    A mask of one's own needs :meth:`allow` alone; the other methods tell back ends about structure that they can use.
+    Masks compose with ``&``, ``|`` and ``~``; order never matters. Those that hold tensors hold them as buffers, so
+    that ``.to(device)`` of the layer that owns the mask moves them.
+
+    Attributes:
+        space: What i and j count: ``"position"`` (of tokens: ``q_positions`` of a call) or ``"row"`` (of q and k).
+
+    Example:
+        A mask that lets tokens of equal parity meet:
+
+        >>> import torch
+        >>> class Parity(Mask):
+        ...     def allow(self, b, h, i, j):
+        ...         return (i - j) % 2 == 0
+        >>> print(Parity().draw(3, 3))
+        #.#
+        .#.
+        #.#
+    """
+
+    space: Literal["position", "row"] = "position"
+
+    @abstractmethod
+    def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Whether query i may attend key j.
+
+        Args:
+            b: Batch index. All four are integer tensors that broadcast with each other.
+            h: Query head.
+            i: Query.
+            j: Key.
+
+        Returns:
+            A bool tensor that broadcasts with them.
+        """
+
+    def check(self, shape: Shape) -> None:
+        """Raises ValueError if the mask does not fit a call of this shape."""
+
+    def on(self, pairs: Pairs) -> Tensor:
+        """The rule evaluated on index tensors, in the space that it counts."""
+        if self.space == "position":
+            allowed = self.allow(pairs.batch, pairs.head, pairs.query_position, pairs.key_position)
+        else:
+            allowed = self.allow(pairs.batch, pairs.head, pairs.query, pairs.key)
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+            got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+            raise TypeError(
+                f"{type(self).__name__} must return a bool tensor (True = may attend), not {got}; "
+                f"values to add to the logits belong in a bias (Additive)"
+            )
+        check_answer(type(self).__name__, allowed, pairs)
+        return allowed
+
+    def band(self) -> Reach | None:
+        """(left, right) if the mask is exactly ``-left <= j - i <= right`` (None = unlimited), else None."""
+        return None
+
+    def candidates(self, shape: Shape) -> Candidates | None:
+        """A superset of the allowed pairs in O(edges), or None if that is all pairs."""
+        return band_candidates(self.band(), shape)
+
+    @property
+    def graph(self) -> Graph | None:
+        """The one graph whose edges list the pairs, so that values can be tied to them; None if there is none."""
+        return None
+
+    @property
+    def counts_from_zero(self) -> bool:
+        """Whether both sides are nodes 0..N-1 by default (a graph is involved), rather than queries = the last keys."""
+        return False
+
+    def __and__(self, other: Mask) -> Mask:
+        return And(self, other) if _is_mask(other, "&") else NotImplemented
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or(self, other) if _is_mask(other, "|") else NotImplemented
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    def draw(self, num_queries: int, num_keys: int, *, batch: int = 1, num_heads: int = 1) -> str:
+        """The mask of the first batch entry and head as text: a line a query, ``#`` where it may attend.
+
+        Args:
+            num_queries: Nq.
+            num_keys: Nk.
+            batch: B, for masks that vary with it.
+            num_heads: Hq, likewise.
+        """
+        offset = 0 if self.counts_from_zero else num_keys - num_queries
+        device = next(self.buffers(), torch.empty(0)).device
+        edges = self.graph.num_edges if self.graph is not None else None
+        shape = Shape(batch, num_heads, num_heads, num_queries, num_keys, 1, 1, offset, edges, device)
+        self.check(shape)
+        q_positions = torch.arange(num_queries, device=device)[None] + offset
+        pairs = Pairs.dense(shape, q_positions, torch.arange(num_keys, device=device)[None])
+        allowed = self.on(pairs).expand(batch, num_heads, num_queries, num_keys)
+        table = cast(list[list[bool]], allowed[0, 0].tolist())
+        return "\n".join("".join("#" if cell else "." for cell in row) for row in table)
+
+
+def band_candidates(band: Reach | None, shape: Shape) -> Candidates | None:
+    """The pairs of a band with two finite sides, where positions are the default ones."""
+    if band is None or shape.offset is None:
+        return None
+    left, right = band
+    if left is None or right is None:
+        return None
+    return Candidates(Band(shape.num_queries, shape.num_keys, shape.offset, left, right, shape.device))
+
+
+class Compound(Mask):
+    """Several masks in one; nested compounds of the same kind are flattened."""
+
+    symbol: str
+
+    def __init__(self, *parts: Mask) -> None:
+        super().__init__()
+        flat: list[Mask] = []
+        for part in parts:
+            flat.extend(part.parts if type(part) is type(self) else [part])
+        self._parts = nn.ModuleList(flat)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that are joined."""
+        return tuple(cast(Iterator[Mask], iter(self._parts)))
+
+    def check(self, shape: Shape) -> None:
+        for part in self.parts:
+            part.check(shape)
+
+    @property
+    def counts_from_zero(self) -> bool:
+        return any(part.counts_from_zero for part in self.parts)
+
+    def __repr__(self) -> str:
+        return f" {self.symbol} ".join(
+            f"({part!r})" if isinstance(part, Compound) else repr(part) for part in self.parts
+        )
+
+
+class And(Compound):
+    """Allowed where every part allows: ``a & b``.
+
+    Example:
+        >>> from unified_attn import Causal, Window
+        >>> Causal() & Window(1, 1)
+        Causal() & Window(left=1, right=1)
+        >>> print((Causal() & Window(1, 1)).draw(4, 4))
+        #...
+        ##..
+        .##.
+        ..##
+    """
+
+    symbol = "&"
+
+    def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = self.parts[0].allow(b, h, i, j)
+        for part in self.parts[1:]:
+            allowed = allowed & part.allow(b, h, i, j)
+        return allowed
+
+    def on(self, pairs: Pairs) -> Tensor:
+        allowed = self.parts[0].on(pairs)
+        for part in self.parts[1:]:
+            allowed = allowed & part.on(pairs)
+        return allowed
+
+    def band(self) -> Reach | None:
+        bands = [part.band() for part in self.parts]
+        return None if None in bands else _meet(bands)
+
+    def candidates(self, shape: Shape) -> Candidates | None:
+        graph = self.graph
+        if graph is not None:  # never compacted: edges keep their number, whatever hides them
+            return Candidates(graph.pairs(shape), _all([part for part in self.parts if part is not graph]))
+        others = [part for part in self.parts if part.band() is None]
+        banded = band_candidates(_meet(part.band() for part in self.parts), shape)
+        options = [] if banded is None else [(banded, others)]
+        for part in others:
+            candidates = part.candidates(shape)
+            if candidates is not None:
+                if part.graph is not None:  # one graph of several: a set of pairs
+                    candidates = Candidates(unique_pairs([candidates.list()]))
+                options.append((candidates, [other for other in self.parts if other is not part]))
+        if not options:
+            return None
+        best, remaining = options[0]
+        for option in options[1:]:
+            if option[0].pairs.num_pairs < best.pairs.num_pairs:
+                best, remaining = option
+        return Candidates(best.pairs, _all([*([] if best.rest is None else [best.rest]), *remaining]))
+
+    @property
+    def graph(self) -> Graph | None:
+        graphs = [part.graph for part in self.parts if part.graph is not None]
+        return graphs[0] if len(graphs) == 1 else None
+
+
+class Or(Compound):
+    """Allowed where some part allows: ``a | b``. A graph in it counts as a set of pairs.
+
+    Example:
+        >>> from unified_attn import Window
+        >>> print((Window(0, 0) | Window(2, 0) & ~Window(1, 0)).draw(4, 4))
+        #...
+        .#..
+        #.#.
+        .#.#
+    """
+
+    symbol = "|"
+
+    def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = self.parts[0].allow(b, h, i, j)
+        for part in self.parts[1:]:
+            allowed = allowed | part.allow(b, h, i, j)
+        return allowed
+
+    def on(self, pairs: Pairs) -> Tensor:
+        allowed = self.parts[0].on(pairs)
+        for part in self.parts[1:]:
+            allowed = allowed | part.on(pairs)
+        return allowed
+
+    def candidates(self, shape: Shape) -> Candidates | None:
+        found = [part.candidates(shape) for part in self.parts]
+        lists = [candidates.list() for candidates in found if candidates is not None]
+        if len(lists) < len(found):
+            return None
+        exact = all(candidates is None or candidates.rest is None for candidates in found)
+        return Candidates(unique_pairs(lists), None if exact else self)
+
+
+class Not(Mask):
+    """Allowed where the other mask does not allow: ``~a``. A graph in it counts as a set of pairs.
+
+    Example:
+        >>> from unified_attn import Causal
+        >>> ~Causal()
+        ~Causal()
+        >>> print((~Causal()).draw(3, 3))
+        .##
+        ..#
+        ...
+    """
+
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return ~self.mask.allow(b, h, i, j)
+
+    def on(self, pairs: Pairs) -> Tensor:
+        return ~self.mask.on(pairs)
+
+    def check(self, shape: Shape) -> None:
+        self.mask.check(shape)
+
+    @property
+    def counts_from_zero(self) -> bool:
+        return self.mask.counts_from_zero
+
+    def __invert__(self) -> Mask:
+        return self.mask
+
+    def __repr__(self) -> str:
+        return f"~({self.mask!r})" if isinstance(self.mask, Compound) else f"~{self.mask!r}"
+
+
+def _is_mask(other: object, symbol: str) -> bool:
+    if isinstance(other, Tensor):
+        raise TypeError(f"{symbol} joins masks, not a mask and a tensor ({describe(other)}): wrap it as DenseMask(tensor)")
+    return isinstance(other, Mask)
+
+
+def _all(masks: list[Mask]) -> Mask | None:
+    """The conjunction of some masks; None of none."""
+    return None if not masks else masks[0] if len(masks) == 1 else And(*masks)
+
+
+def _meet(bands: Iterable[Reach | None]) -> Reach:
+    """The narrowest reach on each side, None being unlimited, over the bands that there are."""
+    left: int | None = None
+    right: int | None = None
+    for band in bands:
+        if band is not None:
+            left, right = _least(left, band[0]), _least(right, band[1])
+    return left, right
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)

@@ -1,0 +1,185 @@
+"""What a mask, a bias or a score is asked about: the shape of a call, and index tensors of its pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unified_attn.rows import PairList
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one call of the operator, for the checks of masks, biases and scores.
+
+    Args:
+        batch: B.
+        num_heads: Hq.
+        num_kv_heads: Hkv.
+        num_queries: Nq.
+        num_keys: Nk.
+        head_dim: D.
+        value_dim: Dv.
+        offset: Position of query row 0 (keys start at 0); None if the caller gave positions.
+        num_edges: E if the mask holds one graph, whose edges then list the pairs; else None.
+        device: Device of q.
+    """
+
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    num_queries: int
+    num_keys: int
+    head_dim: int
+    value_dim: int
+    offset: int | None
+    num_edges: int | None
+    device: torch.device
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Index tensors that broadcast to all pairs under consideration.
+
+    For a dense problem the pairs have shape ``[B, H, Nq, Nk]``, for a listed one ``[B, H, E]``; each index tensor has
+    size 1 where it does not vary.
+
+    Args:
+        batch: Batch index.
+        head: Query head.
+        query: Row of q.
+        key: Row of k.
+        query_position: Position of the query (may vary with the batch).
+        key_position: Position of the key.
+        edge: Number of the caller's edge; None where the pairs are no graph's edges.
+        shape: Sizes of the call.
+    """
+
+    batch: Tensor
+    head: Tensor
+    query: Tensor
+    key: Tensor
+    query_position: Tensor
+    key_position: Tensor
+    edge: Tensor | None
+    shape: Shape
+
+    @classmethod
+    def dense(cls, shape: Shape, q_positions: Tensor, k_positions: Tensor) -> Pairs:
+        """Every query with every key; positions are ``[1 | B, Nq]`` and ``[1 | B, Nk]``."""
+        device = shape.device
+        return cls(
+            batch=torch.arange(shape.batch, device=device)[:, None, None, None],
+            head=torch.arange(shape.num_heads, device=device)[None, :, None, None],
+            query=torch.arange(shape.num_queries, device=device)[None, None, :, None],
+            key=torch.arange(shape.num_keys, device=device)[None, None, None, :],
+            query_position=q_positions[:, None, :, None],
+            key_position=k_positions[:, None, None, :],
+            edge=None,
+            shape=shape,
+        )
+
+    @classmethod
+    def listed(cls, shape: Shape, pairs: PairList, q_positions: Tensor, k_positions: Tensor) -> Pairs:
+        """The pairs of a list, in its order; positions are ``[1 | B, Nq]`` and ``[1 | B, Nk]``."""
+        device = shape.device
+        return cls(
+            batch=torch.arange(shape.batch, device=device)[:, None, None],
+            head=torch.arange(shape.num_heads, device=device)[None, :, None],
+            query=pairs.query[None, None],
+            key=pairs.key[None, None],
+            query_position=q_positions.index_select(1, pairs.query)[:, None],
+            key_position=k_positions.index_select(1, pairs.key)[:, None],
+            edge=torch.arange(pairs.num_pairs, device=device)[None, None] if pairs.edges else None,
+            shape=shape,
+        )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether these are all pairs rather than a list."""
+        return self.query.dim() == 4
+
+    def gather(self, table: Tensor) -> Tensor:
+        """Values of a tensor that broadcasts to ``[B, H, Nq, Nk]``, at these pairs; never expanded."""
+        table = table[(None,) * (4 - table.dim())]
+        if self.is_dense:
+            return table
+        ends = (self.batch, self.head, self.query, self.key)
+        return table[
+            tuple(end if size != 1 else end.new_zeros(()) for end, size in zip(ends, table.shape, strict=True))
+        ]
+
+    def of_edges(self, values: Tensor) -> Tensor:
+        """Values tied to the caller's edges, ``[E]`` or ``[E, H]``, as ``[1, 1 | H, E]``."""
+        return values[None, None] if values.dim() == 1 else values.t()[None]
+
+
+def describe(tensor: Tensor) -> str:
+    """A tensor's shape and dtype for an error message: ``[2, 3] float32``."""
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def check_integers(name: str, tensor: object, remedy: str) -> None:
+    """Raises TypeError unless ``tensor`` is a tensor of integers (bool is none)."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; {remedy}")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} is {describe(tensor)}; {remedy}")
+
+
+def check_count(name: str, value: object, remedy: str) -> None:
+    """Raises TypeError unless ``value`` is an int (bool is none)."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} is {value!r}; {remedy}")
+
+
+def check_number(name: str, value: object, remedy: str) -> None:
+    """Raises TypeError unless ``value`` is a Python number: a tensor would lose its gradient."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        got = describe(value) if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{name} is {got}; {remedy}")
+
+
+def check_floats(name: str, tensor: object, remedy: str) -> None:
+    """Raises TypeError unless ``tensor`` is a tensor of floats."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        got = describe(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"{name} is {got}; {remedy}")
+
+
+def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
+    """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
+    shape = pairs.shape
+    if pairs.is_dense:
+        full, layout = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys), "[B, Hq, Nq, Nk]"
+    else:
+        full, layout = (shape.batch, shape.num_heads, pairs.query.shape[-1]), "[B, Hq, pairs]"
+    sizes = tuple(answer.shape)
+    if len(sizes) > len(full) or any(s not in (1, f) for s, f in zip(reversed(sizes), reversed(full), strict=False)):
+        raise ValueError(
+            f"{name} returned shape {list(sizes)}, which does not broadcast to {layout} = {list(full)}; compute with "
+            f"b, h, i and j, and look a table up as table[i, j]"
+        )
+    if answer.device != shape.device:
+        raise ValueError(f"{name} returned a tensor on {answer.device}, but q is on {shape.device}; move what it uses")
+
+
+def check_broadcast(name: str, table: Tensor, shape: Shape) -> None:
+    """Raises ValueError unless ``table`` broadcasts to ``[B, Hq, Nq, Nk]``."""
+    full = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys)
+    sizes = tuple(table.shape)
+    if len(sizes) > 4 or any(s not in (1, f) for s, f in zip(reversed(sizes), reversed(full), strict=False)):
+        raise ValueError(
+            f"{name} has shape {list(sizes)}, which does not broadcast to [B, Hq, Nq, Nk] = {list(full)}; "
+            f"give each dimension its full size or 1"
+        )
+
+
+def check_device(name: str, tensor: Tensor, shape: Shape) -> None:
+    """Raises ValueError unless ``tensor`` is where q is."""
+    if tensor.device != shape.device:
+        raise ValueError(
+            f"{name} is on {tensor.device}, but q is on {shape.device}; move it with .to({str(shape.device)!r})"
+        )

@@ -1,0 +1,371 @@
+"""One call of the operator, checked once and lowered once: what back ends see in place of masks, biases and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unified_attn.dropout import keep
+from unified_attn.pairs import Pairs, Shape, check_integers, describe
+from unified_attn.rows import Rows
+
+if TYPE_CHECKING:
+    from unified_attn.biases.base import Bias
+    from unified_attn.masks.base import Candidates, Mask, Reach
+    from unified_attn.scores.base import Form, Score
+
+LAYOUT = {"q": "[B, Hq, Nq, D]", "k": "[B, Hkv, Nk, D]", "v": "[B, Hkv, Nk, Dv]"}
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """What remains of a call once mask, bias and score have been asked: tensors.
+
+    All are float32, or float64 where the inputs are, whatever the inputs' dtype. A dense problem has
+    pairs ``[B, Hq, Nq, Nk]``, a listed one ``[B, Hq, E]``.
+
+    Args:
+        q: Queries ``[B, Hq, Nq, D]``, turned.
+        k: Keys ``[B, Hkv, Nk, D]``, turned.
+        v: Values ``[B, Hkv, Nk, Dv]``. Rows of q, k and v that take part in no visible pair are zeroed, so that what
+            they held (NaN, say) reaches nothing; unless the back end asked for them as they are.
+        pairs: Index tensors of the pairs.
+        add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
+        key_vectors: ``[E, Hkv, D]`` added to the keys of each edge, or None.
+        value_vectors: ``[E, Hkv, Dv]`` added to the values, or None.
+        rows: Of a listed problem, the same pairs compressed, made on demand; None for a dense one.
+        score: The score, to be asked for :meth:`logits`.
+        scale: Multiplies the raw scores.
+        dropout_p: Probability to drop a weight.
+        seed: One int64 number, for the counter from which dropout draws.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pairs: Pairs
+    add: Tensor | None
+    key_vectors: Tensor | None
+    value_vectors: Tensor | None
+    rows: Callable[[], Rows] | None
+    score: Score
+    scale: float
+    dropout_p: float
+    seed: Tensor
+
+    @property
+    def group(self) -> int:
+        """Query heads a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    def logits(self) -> Tensor:
+        """Logits, scale * score + add, at all pairs, hidden ones -inf: ``[B, Hq, Nq, Nk]`` or ``[B, Hq, E]``."""
+        if self.pairs.is_dense:
+            q, k = self.q[:, :, :, None], self.keys()[:, :, None]
+        else:
+            q, k = self.q.index_select(2, self.pairs.query.flatten()), self.keys()
+        raw = self.score.finish(self.score.on(q, k, self.pairs) * self.scale)
+        if self.add is None:
+            return raw
+        hidden = self.add == -torch.inf
+        # Filled rather than added: a hidden score may be inf, and inf - inf is no longer hidden.
+        return (raw + self.add.masked_fill(hidden, 0.0)).masked_fill(hidden, -torch.inf)
+
+    def keys(self) -> Tensor:
+        """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``."""
+        return self._at_pairs(self.k, self.key_vectors)
+
+    def values(self) -> Tensor:
+        """Values a query head: ``[B, Hq, Nk, Dv]``, or at the listed pairs with their vectors, ``[B, Hq, E, Dv]``."""
+        return self._at_pairs(self.v, self.value_vectors)
+
+    def _at_pairs(self, x: Tensor, vectors: Tensor | None) -> Tensor:
+        if not self.pairs.is_dense:
+            x = x.index_select(2, self.pairs.key.flatten())
+        if vectors is not None:
+            x = x + vectors.transpose(0, 1)
+        return x.repeat_interleave(self.group, dim=1)
+
+    def form(self) -> Form | None:
+        """The score in the form of a fused kernel, or None."""
+        return self.score.form(self.q, self.k, self.key_vectors)
+
+    def dropout(self) -> Tensor | None:
+        """Factors of the weights, 0 or 1 / (1 - p), that broadcast to the pairs; None if nothing is dropped.
+
+        Drawn from a counter, so that every back end draws alike for one seed.
+        """
+        if self.dropout_p == 0.0:
+            return None
+        pairs = self.pairs
+        counter = pairs.query * pairs.shape.num_keys + pairs.key if pairs.edge is None else pairs.edge
+        kept = keep(self.seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, self.dropout_p)
+        return kept.to(self.q.dtype) * (1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A checked call: what a back end decides upon, and lowers in the form that it understands.
+
+    Args:
+        q: Queries as given, ``[B, Hq, Nq, D]``.
+        k: Keys as given.
+        v: Values as given.
+        mask: The mask.
+        bias: The bias.
+        score: The score.
+        scale: Multiplies the raw scores.
+        dropout_p: Probability to drop a weight.
+        q_positions: ``[1 | B, Nq]`` integers.
+        k_positions: ``[1 | B, Nk]`` integers.
+        shape: All sizes.
+        candidates: The pairs that the mask names in O(edges); None = all of them.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    bias: Bias
+    score: Score
+    scale: float
+    dropout_p: float
+    q_positions: Tensor
+    k_positions: Tensor
+    shape: Shape
+    candidates: Candidates | None
+
+    @property
+    def band(self) -> Reach | None:
+        """(left, right) if the mask is exactly a band of positions, None = unlimited."""
+        return self.mask.band()
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether the pairs are a graph's edges: parallel ones count, and values may be tied to them."""
+        return self.shape.num_edges is not None
+
+    @property
+    def fused(self) -> bool:
+        """Whether the score has a form that fused kernels compute."""
+        return self.score.fused
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs that a list would hold; all of them if the mask names none."""
+        return (
+            self.shape.num_queries * self.shape.num_keys if self.candidates is None else self.candidates.pairs.num_pairs
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in: float64 for float64 inputs, else float32."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    def dense(self) -> Lowered:
+        """Every query with every key. Not for a graph's edges: those are listed."""
+        return self._lower(Pairs.dense(self.shape, self.q_positions, self.k_positions), self.mask, None, clean=True)
+
+    def listed(self, *, clean: bool = True) -> Lowered:
+        """The pairs that the mask names.
+
+        Args:
+            clean: Zero the rows of q, k and v in no visible pair. A kernel that skips hidden pairs before it reads
+                anything saves the copies.
+
+        Raises:
+            ValueError: If the mask names no list.
+        """
+        if self.candidates is None:
+            raise ValueError(f"{self.mask!r} lists no pairs; lower it with dense()")
+        pairs = self.candidates.list()
+        indices = Pairs.listed(self.shape, pairs, self.q_positions, self.k_positions)
+        return self._lower(indices, self.candidates.rest, pairs.rows, clean)
+
+    def _lower(self, pairs: Pairs, mask: Mask | None, rows: Callable[[], Rows] | None, clean: bool) -> Lowered:
+        q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
+        vectors: list[Tensor | None] = [None, None]
+        for term in self.bias.terms:
+            q, k = term.turn(q, k, self.q_positions, self.k_positions)
+            for side, extra in enumerate(term.vectors()):
+                if extra is not None:
+                    sum_ = extra.to(self.dtype)
+                    found = vectors[side]
+                    vectors[side] = sum_ if found is None else found + sum_
+        lowered = Lowered(
+            q=q,
+            k=k,
+            v=v,
+            pairs=pairs,
+            add=self._add(pairs, mask),
+            key_vectors=vectors[0],
+            value_vectors=vectors[1],
+            rows=rows,
+            score=self.score,
+            scale=self.scale,
+            dropout_p=self.dropout_p,
+            seed=torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64),
+        )
+        return _silenced(lowered) if clean else lowered
+
+    def _add(self, pairs: Pairs, mask: Mask | None) -> Tensor | None:
+        """The bias with -inf where the mask or a term hides: the one carrier of both."""
+        total: Tensor | None = None
+        hidden: Tensor | None = None if mask is None or mask.band() == (None, None) else ~mask.on(pairs)
+        for term in self.bias.terms:
+            values = term.on(pairs)
+            if values is None:
+                continue
+            # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
+            lowest = values <= torch.finfo(values.dtype).min
+            values = values.to(self.dtype).masked_fill(lowest, 0.0)
+            hidden = lowest if hidden is None else hidden | lowest
+            total = values if total is None else total + values
+        if hidden is None:
+            return total
+        if total is None:
+            total = torch.zeros((), dtype=self.dtype, device=hidden.device)
+        total, hidden = torch.broadcast_tensors(total, hidden)
+        return total.masked_fill(hidden, -torch.inf)
+
+
+def _silenced(low: Lowered) -> Lowered:
+    """Zeroes the queries, keys and values of no visible pair."""
+    shape = low.pairs.shape
+    if low.pairs.is_dense:
+        if low.add is None:
+            return low
+        visible = (low.add != -torch.inf).expand(-1, -1, shape.num_queries, shape.num_keys)
+        queries, keys = visible.any(3), visible.any(2)
+    else:
+        query, key = low.pairs.query.flatten(), low.pairs.key.flatten()
+        seen = torch.ones(1, 1, 1, dtype=torch.bool) if low.add is None else low.add != -torch.inf
+        seen = seen.to(low.q.device).expand(*seen.shape[:2], query.shape[0])
+        ends = ((query, shape.num_queries), (key, shape.num_keys))
+        queries, keys = (
+            seen.new_zeros((*seen.shape[:2], size), dtype=torch.int32).index_add(2, end, seen.int()) > 0
+            for end, size in ends
+        )
+    if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
+        keys = keys.unflatten(1, (low.k.shape[1], low.group)).any(2)
+    queries, keys = ~queries[..., None], ~keys[..., None]
+    return replace(
+        low, q=low.q.masked_fill(queries, 0.0), k=low.k.masked_fill(keys, 0.0), v=low.v.masked_fill(keys, 0.0)
+    )
+
+
+def build(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Bias,
+    score: Score,
+    scale: float | None,
+    dropout_p: float,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+) -> Problem:
+    """Checks a call before any work is done, and freezes it.
+
+    Raises:
+        TypeError: Where a thing of another kind is wanted.
+        ValueError: Where sizes, devices, dtypes or numbers do not fit; each message names argument, value and remedy.
+    """
+    _check_tensors(q, k, v)
+    if scale is not None and (isinstance(scale, (bool, Tensor)) or not isinstance(scale, (int, float))):
+        raise TypeError(f"scale is a {type(scale).__name__}; give a number, or None for the score's own")
+    if scale is not None and not -torch.inf < scale < torch.inf:
+        raise ValueError(f"scale is {scale}; it must be finite")
+    if isinstance(dropout_p, (bool, Tensor)) or not isinstance(dropout_p, (int, float)):
+        raise TypeError(f"dropout_p is a {type(dropout_p).__name__}; give a number in [0, 1]")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p is {dropout_p}; it is a probability in [0, 1]")
+    batch, num_heads, num_queries, head_dim = q.shape
+    num_keys = k.shape[2]
+    start = 0 if mask.counts_from_zero else num_keys - num_queries
+    graph = mask.graph
+    shape = Shape(
+        batch=batch,
+        num_heads=num_heads,
+        num_kv_heads=k.shape[1],
+        num_queries=num_queries,
+        num_keys=num_keys,
+        head_dim=head_dim,
+        value_dim=v.shape[3],
+        offset=start if q_positions is None and k_positions is None else None,
+        num_edges=None if graph is None else graph.num_edges,
+        device=q.device,
+    )
+    q_positions = _positions("q_positions", q_positions, num_queries, start, shape)
+    k_positions = _positions("k_positions", k_positions, num_keys, 0, shape)
+    mask.check(shape)
+    for term in bias.terms:
+        term.check(shape)
+    score.check(shape)
+    return Problem(
+        q=q,
+        k=k,
+        v=v,
+        mask=mask,
+        bias=bias,
+        score=score,
+        scale=score.scale(head_dim) if scale is None else float(scale),
+        dropout_p=float(dropout_p),
+        q_positions=q_positions,
+        k_positions=k_positions,
+        shape=shape,
+        candidates=mask.candidates(shape),
+    )
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}; give a tensor {LAYOUT[name]}")
+        if x.is_nested or x.layout != torch.strided:
+            raise TypeError(f"{name} is nested or sparse; give a dense tensor {LAYOUT[name]}, padded, with mask=Padding")
+        if not x.is_floating_point():
+            raise TypeError(f"{name} is {describe(x)}; attention computes with floats: convert it, e.g. {name}.float()")
+        if x.dim() != 4:
+            hint = " (node-major [N, H, D] inputs go to graph_attention)" if x.dim() == 3 else ""
+            raise ValueError(f"{name} has shape {list(x.shape)}; it must be {LAYOUT[name]}{hint}")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise ValueError(f"q is {q.dtype} but {name} is {x.dtype}; convert them to one dtype")
+        if x.device != q.device:
+            raise ValueError(f"q is on {q.device} but {name} is on {x.device}; move them to one device")
+        if x.shape[0] != q.shape[0]:
+            raise ValueError(
+                f"q has batch size {q.shape[0]} but {name} has {x.shape[0]}; expand {name} to q's batch "
+                f"({name}.expand({q.shape[0]}, -1, -1, -1) copies nothing)"
+            )
+    if k.shape[1] != v.shape[1]:
+        raise ValueError(f"k has {k.shape[1]} heads but v has {v.shape[1]}; both must be Hkv")
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(f"k has {k.shape[2]} rows but v has {v.shape[2]}; each key needs its value")
+    if q.shape[3] != k.shape[3]:
+        raise ValueError(f"q has head size {q.shape[3]} but k has {k.shape[3]}; both must be D (v may differ)")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f"q has {q.shape[1]} heads, which is no multiple of k's {k.shape[1]}; each key head serves the same number "
+            f"of query heads (layout {LAYOUT['q']}: are heads and tokens swapped? then transpose(1, 2))"
+        )
+
+
+def _positions(name: str, given: Tensor | None, size: int, start: int, shape: Shape) -> Tensor:
+    """Positions ``[1 | B, size]``: the given ones, checked, or start, start + 1, ..."""
+    if given is None:
+        return (torch.arange(size, device=shape.device) + start)[None]
+    check_integers(name, given, "give integer positions, [N] or [B, N]")
+    if given.device != shape.device:
+        raise ValueError(f"{name} is on {given.device}, but q is on {shape.device}; move it")
+    if given.shape not in ((size,), (1, size), (shape.batch, size)):
+        raise ValueError(
+            f"{name} has shape {list(given.shape)}; it must be [{size}] or [B, N] = [{shape.batch}, {size}]"
+        )
+    return given.long() if given.dim() == 2 else given.long()[None]

@@ -1,0 +1,100 @@
+"""What a score is, and the two forms that fused kernels compute."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from unified_attn.pairs import Pairs, Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A score in the form of a fused kernel, with r the key vector of an edge (0 if there are none).
+
+        dot (att is None):  cap * tanh(<query_i, key_j + r> * scale / cap)       without the cap if it is None
+        sum:                scale * sum_d att[h, d] * LeakyReLU(query_i + key_j + r)_d
+
+    Args:
+        query: ``[B, Hq, Nq, W]``.
+        key: ``[B, Hk, Nk, W]``; query head h reads key head ``h // (Hq // Hk)``.
+        key_vectors: ``[E, Hk, W]`` or None.
+        att: ``[Hq, W]`` for a sum, None for a dot product.
+        cap: Soft cap of the dot product, or None.
+        negative_slope: Of LeakyReLU.
+    """
+
+    query: Tensor
+    key: Tensor
+    key_vectors: Tensor | None = None
+    att: Tensor | None = None
+    cap: float | None = None
+    negative_slope: float = 0.0
+
+
+class Score(nn.Module, ABC):
+    """How alike a query and a key are: the content part of a logit.
+
+    A score of one's own needs :meth:`logits` alone; it then runs on the back ends that compute with tensors of pairs.
+
+    Example:
+        >>> class L1(Score):
+        ...     def logits(self, q, k):
+        ...         return -(q - k).abs().sum(-1)
+        >>> import torch
+        >>> L1().logits(torch.ones(3), torch.zeros(3))
+        tensor(-3.)
+    """
+
+    @abstractmethod
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        """Raw scores of queries and keys.
+
+        Args:
+            q: ``[B, Hq, ..., D]``, float32 or float64.
+            k: The same, broadcastable with q.
+
+        Returns:
+            ``[B, Hq, ...]``.
+        """
+
+    def on(self, q: Tensor, k: Tensor, pairs: Pairs) -> Tensor:
+        """:meth:`logits` for the pairs at hand, for scores that know more about a pair than q and k."""
+        return self.logits(q, k)
+
+    def scale(self, head_dim: int) -> float:
+        """Multiplies the raw scores where the caller gives no scale."""
+        return 1.0
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Applied after the scale and before any bias."""
+        return logits
+
+    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
+        """The same score in the form of a fused kernel; None if it has none."""
+        return None
+
+    @property
+    def fused(self) -> bool:
+        """Whether there is such a form."""
+        return type(self).form is not Score.form
+
+    @property
+    def contracts(self) -> bool:
+        """Whether making that form reads all of q and k, those in no visible pair included."""
+        return False
+
+    @property
+    def sink(self) -> Tensor | None:
+        """``[Hq]``: one more logit a query that has no value, or None."""
+        return None
+
+    def check(self, shape: Shape) -> None:
+        """Raises ValueError if the score does not fit a call of this shape."""
+
+
+def over_heads(vectors: Tensor, x: Tensor) -> Tensor:
+    """``[H, D]`` shaped to broadcast with ``[B, H, ..., D]``."""
+    return vectors.reshape(vectors.shape[0], *[1] * (x.dim() - 3), vectors.shape[1])
