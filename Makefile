@@ -34,7 +34,7 @@ bench: $(READY) ## time the library against its peers and write the results
 	$(PY) -m experiments.benchmarks
 
 bench-quick: $(READY) ## the same at small sizes
-	$(PY) -m experiments.benchmarks --quick
+	$(PY) -m experiments.benchmarks --quick true
 
 scatter: $(SCATTER) ## add the torch-scatter extra to .venv: built once from source, then kept by pip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 
 class UnsupportedError(NotImplementedError):
@@ -27,3 +28,14 @@ class UnsupportedError(NotImplementedError):
 
     def __reduce__(self) -> tuple[type[UnsupportedError], tuple[str, tuple[str, ...]]]:
         return type(self), (self.backend, self.reasons)
+
+
+def refuse_second_derivative(ctx: object, *grads: object) -> NoReturn:
+    """Stands in for the derivative of a fused backward pass, and says where there is one.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise UnsupportedError(
+        "csr", ["the fused kernels have no second derivative; use backend='scatter' or backend='reference'"]
+    )

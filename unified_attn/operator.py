@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -275,7 +276,7 @@ def attention_weights(
         tensor([[[0.5000, 1.0000, 0.5000]]])
     """
     problem = _problem(q, k, k, mask, bias, score, scale, 0.0, q_positions, k_positions)
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         if problem.has_edges:
             low = problem.listed()
             weights, lse = edge_weights(low)
@@ -399,15 +400,27 @@ def _problem(
         score = Dot()
     elif not isinstance(score, Score):
         raise TypeError(f"score is {_kind(score)}; give a Score")
-    if isinstance(q, Tensor) and torch.is_autocast_enabled(q.device.type):
+    if isinstance(q, Tensor) and _autocasts(q.device):
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
         k, v = (x.to(q.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in (k, v))
     return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
 
 
+def _autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for this device (a meta device has none)."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Where the operator computes: in the dtypes that it names, whatever autocast would choose."""
+    return torch.autocast(device.type, enabled=False) if _autocasts(device) else nullcontext()
+
+
 def _kind(thing: object) -> str:
     """What was given in place of an object, for an error message."""
-    return f"the class {thing.__name__}, not an object of it" if isinstance(thing, type) else f"a {type(thing).__name__}"
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}, not an object of it"
+    return f"a {type(thing).__name__}"
 
 
 def _run(
@@ -424,7 +437,7 @@ def _run(
     backend: str | Backend | None,
 ) -> tuple[Tensor, Tensor]:
     problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         out, lse = choose(problem, backend).run(problem)
         sink = problem.score.sink
         if sink is not None:

@@ -47,59 +47,72 @@ class Pairs:
     size 1 where it does not vary.
 
     Args:
-        batch: Batch index.
-        head: Query head.
-        query: Row of q.
-        key: Row of k.
-        query_position: Position of the query (may vary with the batch).
-        key_position: Position of the key.
-        edge: Number of the caller's edge; None where the pairs are no graph's edges.
         shape: Sizes of the call.
+        q_positions: ``[1 | B, Nq]``.
+        k_positions: ``[1 | B, Nk]``.
+        pairs: The list, or None for every query with every key.
     """
 
-    batch: Tensor
-    head: Tensor
-    query: Tensor
-    key: Tensor
-    query_position: Tensor
-    key_position: Tensor
-    edge: Tensor | None
     shape: Shape
-
-    @classmethod
-    def dense(cls, shape: Shape, q_positions: Tensor, k_positions: Tensor) -> Pairs:
-        """Every query with every key; positions are ``[1 | B, Nq]`` and ``[1 | B, Nk]``."""
-        device = shape.device
-        return cls(
-            batch=torch.arange(shape.batch, device=device)[:, None, None, None],
-            head=torch.arange(shape.num_heads, device=device)[None, :, None, None],
-            query=torch.arange(shape.num_queries, device=device)[None, None, :, None],
-            key=torch.arange(shape.num_keys, device=device)[None, None, None, :],
-            query_position=q_positions[:, None, :, None],
-            key_position=k_positions[:, None, None, :],
-            edge=None,
-            shape=shape,
-        )
-
-    @classmethod
-    def listed(cls, shape: Shape, pairs: PairList, q_positions: Tensor, k_positions: Tensor) -> Pairs:
-        """The pairs of a list, in its order; positions are ``[1 | B, Nq]`` and ``[1 | B, Nk]``."""
-        device = shape.device
-        return cls(
-            batch=torch.arange(shape.batch, device=device)[:, None, None],
-            head=torch.arange(shape.num_heads, device=device)[None, :, None],
-            query=pairs.query[None, None],
-            key=pairs.key[None, None],
-            query_position=q_positions.index_select(1, pairs.query)[:, None],
-            key_position=k_positions.index_select(1, pairs.key)[:, None],
-            edge=torch.arange(pairs.num_pairs, device=device)[None, None] if pairs.edges else None,
-            shape=shape,
-        )
+    q_positions: Tensor
+    k_positions: Tensor
+    pairs: PairList | None = None
 
     @property
     def is_dense(self) -> bool:
         """Whether these are all pairs rather than a list."""
-        return self.query.dim() == 4
+        return self.pairs is None
+
+    @property
+    def batch(self) -> Tensor:
+        """Batch index."""
+        return torch.arange(self.shape.batch, device=self.shape.device).reshape(-1, *[1] * (3 if self.is_dense else 2))
+
+    @property
+    def head(self) -> Tensor:
+        """Query head."""
+        heads = torch.arange(self.shape.num_heads, device=self.shape.device)
+        return heads.reshape(1, -1, *[1] * (2 if self.is_dense else 1))
+
+    @property
+    def query(self) -> Tensor:
+        """Row of q."""
+        if self.pairs is not None:
+            return self.pairs.query[None, None]
+        return torch.arange(self.shape.num_queries, device=self.shape.device)[None, None, :, None]
+
+    @property
+    def key(self) -> Tensor:
+        """Row of k."""
+        if self.pairs is not None:
+            return self.pairs.key[None, None]
+        return torch.arange(self.shape.num_keys, device=self.shape.device)[None, None, None, :]
+
+    @property
+    def query_position(self) -> Tensor:
+        """Position of the query; varies with the batch if the caller's positions do."""
+        if self.pairs is not None:
+            return self.q_positions.index_select(1, self.pairs.query)[:, None]
+        return self.q_positions[:, None, :, None]
+
+    @property
+    def key_position(self) -> Tensor:
+        """Position of the key."""
+        if self.pairs is not None:
+            return self.k_positions.index_select(1, self.pairs.key)[:, None]
+        return self.k_positions[:, None, None, :]
+
+    @property
+    def edge(self) -> Tensor | None:
+        """Number of the caller's edge; None where the pairs are no graph's edges."""
+        if self.pairs is None or not self.pairs.edges:
+            return None
+        return torch.arange(self.pairs.num_pairs, device=self.shape.device)[None, None]
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether the pairs are a graph's edges."""
+        return self.pairs is not None and self.pairs.edges
 
     def gather(self, table: Tensor) -> Tensor:
         """Values of a tensor that broadcasts to ``[B, H, Nq, Nk]``, at these pairs; never expanded."""
@@ -152,6 +165,7 @@ def check_floats(name: str, tensor: object, remedy: str) -> None:
 def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
     shape = pairs.shape
+    full: tuple[int, ...]
     if pairs.is_dense:
         full, layout = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys), "[B, Hq, Nq, Nk]"
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ class Lowered:
         add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
         key_vectors: ``[E, Hkv, D]`` added to the keys of each edge, or None.
         value_vectors: ``[E, Hkv, Dv]`` added to the values, or None.
-        rows: Of a listed problem, the same pairs compressed, made on demand; None for a dense one.
         score: The score, to be asked for :meth:`logits`.
         scale: Multiplies the raw scores.
         dropout_p: Probability to drop a weight.
@@ -51,11 +49,20 @@ class Lowered:
     add: Tensor | None
     key_vectors: Tensor | None
     value_vectors: Tensor | None
-    rows: Callable[[], Rows] | None
     score: Score
     scale: float
     dropout_p: float
     seed: Tensor
+
+    def rows(self) -> Rows:
+        """The listed pairs, compressed; sorted once and kept.
+
+        Raises:
+            ValueError: If the problem is dense.
+        """
+        if self.pairs.pairs is None:
+            raise ValueError("a dense problem lists no pairs")
+        return self.pairs.pairs.rows()
 
     @property
     def group(self) -> int:
@@ -102,7 +109,8 @@ class Lowered:
         if self.dropout_p == 0.0:
             return None
         pairs = self.pairs
-        counter = pairs.query * pairs.shape.num_keys + pairs.key if pairs.edge is None else pairs.edge
+        edge = pairs.edge
+        counter = pairs.query * pairs.shape.num_keys + pairs.key if edge is None else edge
         kept = keep(self.seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, self.dropout_p)
         return kept.to(self.q.dtype) * (1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0)
 
@@ -168,7 +176,7 @@ class Problem:
 
     def dense(self) -> Lowered:
         """Every query with every key. Not for a graph's edges: those are listed."""
-        return self._lower(Pairs.dense(self.shape, self.q_positions, self.k_positions), self.mask, None, clean=True)
+        return self._lower(Pairs(self.shape, self.q_positions, self.k_positions), self.mask, clean=True)
 
     def listed(self, *, clean: bool = True) -> Lowered:
         """The pairs that the mask names.
@@ -182,11 +190,10 @@ class Problem:
         """
         if self.candidates is None:
             raise ValueError(f"{self.mask!r} lists no pairs; lower it with dense()")
-        pairs = self.candidates.list()
-        indices = Pairs.listed(self.shape, pairs, self.q_positions, self.k_positions)
-        return self._lower(indices, self.candidates.rest, pairs.rows, clean)
+        pairs = Pairs(self.shape, self.q_positions, self.k_positions, self.candidates.list())
+        return self._lower(pairs, self.candidates.rest, clean)
 
-    def _lower(self, pairs: Pairs, mask: Mask | None, rows: Callable[[], Rows] | None, clean: bool) -> Lowered:
+    def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
         vectors: list[Tensor | None] = [None, None]
         for term in self.bias.terms:
@@ -204,7 +211,6 @@ class Problem:
             add=self._add(pairs, mask),
             key_vectors=vectors[0],
             value_vectors=vectors[1],
-            rows=rows,
             score=self.score,
             scale=self.scale,
             dropout_p=self.dropout_p,
@@ -225,12 +231,13 @@ class Problem:
             values = values.to(self.dtype).masked_fill(lowest, 0.0)
             hidden = lowest if hidden is None else hidden | lowest
             total = values if total is None else total + values
-        if hidden is None:
-            return total
-        if total is None:
-            total = torch.zeros((), dtype=self.dtype, device=hidden.device)
-        total, hidden = torch.broadcast_tensors(total, hidden)
-        return total.masked_fill(hidden, -torch.inf)
+        if hidden is not None:
+            if total is None:
+                total = torch.zeros((), dtype=self.dtype, device=hidden.device)
+            total, hidden = torch.broadcast_tensors(total, hidden)
+            total = total.masked_fill(hidden, -torch.inf)
+        # A rule may return fewer dimensions than the pairs have: a constant has none.
+        return total if total is None else total[(None,) * (pairs.query.dim() - total.dim())]
 
 
 def _silenced(low: Lowered) -> Lowered:
@@ -328,7 +335,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}; give a tensor {LAYOUT[name]}")
         if x.is_nested or x.layout != torch.strided:
-            raise TypeError(f"{name} is nested or sparse; give a dense tensor {LAYOUT[name]}, padded, with mask=Padding")
+            raise TypeError(f"{name} is nested or sparse; give a dense {LAYOUT[name]}; ragged: pad, mask=Padding")
         if not x.is_floating_point():
             raise TypeError(f"{name} is {describe(x)}; attention computes with floats: convert it, e.g. {name}.float()")
         if x.dim() != 4:

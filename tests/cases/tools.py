@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unified_attn import Graph, attention
+from unified_attn import DenseMask, Graph, attention
 
 WAYS = ("reference", "reference on edges", "scatter", "csr")
 """Every back end runs every rule: those that need a list of pairs get the complete graph beside the rule."""
@@ -26,16 +30,24 @@ def run(way: str, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, rows: bo
     queries, keys = q.shape[2], k.shape[2]
     pairs: Any = complete(queries, keys)
     if mask is not None:
-        pairs = pairs & (mask if not isinstance(mask, Tensor) else dense(mask))
+        pairs = pairs & (DenseMask(mask) if isinstance(mask, Tensor) else mask)
     if queries != keys and not rows:  # a graph counts both sides from 0; without one the queries are the last rows
         options.setdefault("q_positions", torch.arange(keys - queries, keys))
     return attention(q, k, v, mask=pairs, backend=backend, **options)
 
 
-def dense(mask: Tensor) -> Any:
-    from unified_attn import DenseMask
-
-    return DenseMask(mask)
+def fresh(code: str, *paths: Path, **variables: str) -> str:
+    """What a fresh interpreter prints as it runs `code`, with `paths` to search first; warnings are errors."""
+    search = os.pathsep.join(map(str, [*paths, Path(__file__).resolve().parents[2]]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": search, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def complete(queries: int, keys: int) -> Graph:
@@ -49,11 +61,18 @@ def edges(*pairs: tuple[int, int]) -> Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t()
 
 
-def weights(way: str, queries: int, keys: int, mask: Any = None, *, heads: int = 1, batch: int = 1, **options: Any) -> Tensor:
+def identity(keys: int) -> Tensor:
+    """Values `[1, 1, Nk, Dv]` that show the weights in the first Nk columns; few widths, so few kernels to compile."""
+    return torch.eye(keys, next(width for width in (4, 8, 64) if width >= keys))[None, None]
+
+
+def weights(
+    way: str, queries: int, keys: int, mask: Any = None, *, heads: int = 1, batch: int = 1, **options: Any
+) -> Tensor:
     """The attention rows `[B, H, Nq, Nk]` for q = 0, read off the output: the values are the identity."""
     q = torch.zeros(batch, heads, queries, 4)
-    v = torch.eye(keys).expand(batch, heads, keys, keys)
-    return run(way, q, torch.zeros(batch, heads, keys, 4), v, mask, **options)
+    v = identity(keys).expand(batch, heads, -1, -1)
+    return run(way, q, torch.zeros(batch, heads, keys, 4), v, mask, **options)[..., :keys]
 
 
 def graph_weights(backend: str, edge_index: Tensor, nodes: int, **options: Any) -> Tensor:
@@ -61,11 +80,13 @@ def graph_weights(backend: str, edge_index: Tensor, nodes: int, **options: Any) 
     zero = torch.zeros(1, 1, nodes, 4)
     mask = options.pop("mask", None)
     graph = Graph(edge_index)
-    v = torch.eye(nodes)[None, None]
-    return attention(zero, zero, v, mask=graph if mask is None else graph & mask, backend=backend, **options)[0, 0]
+    mask = graph if mask is None else graph & mask
+    return attention(zero, zero, identity(nodes), mask=mask, backend=backend, **options)[0, 0, :, :nodes]
 
 
-def formula(q: Tensor, k: Tensor, v: Tensor, allowed: Any = None, bias: Any = None, scale: float | None = None) -> Tensor:
+def formula(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Any = None, bias: Any = None, scale: float | None = None
+) -> Tensor:
     """Attention written out; rows without an allowed key are made safe before the softmax and zeroed after it."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -102,7 +123,7 @@ def inputs(
 def gradients(out: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
     """Gradients of a sum of the output in which every entry counts differently."""
     wave = torch.linspace(-1.0, 2.0, out.numel(), dtype=out.dtype).reshape(out.shape)
-    return torch.autograd.grad((out * wave).sum(), leaves)
+    return torch.autograd.grad((out * wave).sum(), leaves, retain_graph=True)
 
 
 def assert_same(got: Tensor, want: Tensor, *leaves: Tensor, atol: float | None = None) -> None:

@@ -7,8 +7,11 @@ import importlib
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from unified_attn.backends.base import Backend
+from unified_attn.errors import UnsupportedError
+from unified_attn.kernels.contract import contract
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.problem import Problem
 
@@ -35,14 +38,18 @@ class CSR(Backend):
         return reasons
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        # Kernels skip hidden pairs before they read anything; a score that contracts its inputs first reads them all.
-        low = problem.listed(clean=problem.score.contracts)
+        low = problem.listed(clean=False)  # kernels skip hidden pairs before they read anything
         form = low.form()
-        if form is None or low.rows is None:
+        if form is None:
             raise ValueError(f"the score {problem.score!r} has no fused form")
+        vectors = (form.att, form.contract_query, form.contract_key, form.key_vectors, low.value_vectors)
+        _refuse_tangents(form.query, form.key, low.v, low.add, *vectors)
+        query, key = form.query, form.key
+        if form.contract_query is not None and form.contract_key is not None:
+            query, key = contract(query, form.contract_query)[..., None], contract(key, form.contract_key)[..., None]
         return csr_attention(
-            form.query,
-            form.key,
+            query,
+            key,
             low.v,
             low.rows(),
             add=low.add,
@@ -54,7 +61,17 @@ class CSR(Backend):
             slope=form.negative_slope,
             dropout_p=low.dropout_p,
             seed=low.seed,
-            pair_counter=low.pairs.edge is None,
+            pair_counter=not low.pairs.has_edges,
+        )
+
+
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Raises where forward-mode derivatives are asked for: a custom operator would take them for 0."""
+    if torch.compiler.is_compiling():
+        return
+    if any(x is not None and unpack_dual(x).tangent is not None for x in tensors):
+        raise UnsupportedError(
+            "csr", ["the fused kernels have no forward-mode derivative; use backend='scatter' or backend='reference'"]
         )
 
 

@@ -42,8 +42,6 @@ def edge_weights(low: Lowered) -> tuple[Tensor, Tensor]:
 
 def _structure(low: Lowered) -> tuple[Tensor, Tensor]:
     """Offsets of the rows, and the row of each pair in sorted order."""
-    if low.rows is None:
-        raise ValueError("a dense problem lists no pairs")
     rows = low.rows()
     return rows.indptr[0], low.pairs.query.flatten().index_select(0, rows.edge.long())
 
@@ -56,9 +54,9 @@ def _pairs_first(x: Tensor, order: Tensor) -> Tensor:
 def _softmax(low: Lowered, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Weights ``[E, B, Hq]`` in sorted order, lse ``[Nq, B, Hq]``, and that order ``[E]``."""
     indptr, row = _structure(low)
-    order = low.rows().edge.long()  # type: ignore[misc]
+    order = low.rows().edge.long()
     logits = _pairs_first(logits, order)
-    top = segment_max(logits.detach(), indptr, row)
+    top = segment_max(logits, indptr, row)
     shift = torch.where(top == -torch.inf, 0.0, top)
     exp = (logits - shift.index_select(0, row)).exp()
     total = segment_sum(exp, indptr, row)

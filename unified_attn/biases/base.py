@@ -61,6 +61,8 @@ class Bias(nn.Module):
 
     def on(self, pairs: Pairs) -> Tensor | None:
         """:meth:`add` evaluated on index tensors, in the space that the bias counts."""
+        if type(self).add is Bias.add:  # nothing to add, so no index tensors to make
+            return None
         if self.space == "position":
             i, j = pairs.query_position, pairs.key_position
         else:
@@ -88,7 +90,7 @@ class Bias(nn.Module):
 
     def __add__(self, other: Bias) -> Bias:
         if isinstance(other, Tensor):
-            raise TypeError(f"+ joins biases, not a bias and a tensor ({describe(other)}): wrap it as DenseBias(tensor)")
+            raise TypeError(f"+ joins biases; the other is a tensor {describe(other)}: wrap it as DenseBias(tensor)")
         return Sum(self, other) if isinstance(other, Bias) else NotImplemented
 
 

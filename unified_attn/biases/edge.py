@@ -71,6 +71,9 @@ class EdgeBias(Bias):
         shape = pairs.shape
         query, key = edge_ends(self.edge_index, shape.num_queries, shape.num_keys)
         per_head = self.values if self.values.dim() == 2 else self.values[:, None]
+        # What its own dtype calls lowest hides, told before the sum; and sums of halves are float32.
+        hidden = per_head <= torch.finfo(per_head.dtype).min
+        per_head = per_head.to(torch.promote_types(per_head.dtype, torch.float32)).masked_fill(hidden, -torch.inf)
         codes, order = coded(query, key, shape.num_queries, shape.num_keys)
         first = torch.searchsorted(codes, codes[:-1])  # parallel edges add up at the first of them
         sums = per_head.new_zeros(codes.shape[0], per_head.shape[1]).index_add(0, first, per_head[order])

@@ -15,16 +15,17 @@ so that results are equal bit for bit in every run and for any number of threads
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unified_attn.dropout import DRAW_BITS, threshold
+
 from . import threads
 from .csr_args import CHUNK, record, strided
-from unified_attn.dropout import DRAW_BITS, threshold
 
 _BLOCK_WORK = 2**20  # floats read per task: near a millisecond, far more than handing a task over takes
 _INLINE_WORK = 2**17  # problems up to here run in the calling thread
@@ -181,11 +182,24 @@ def _zeros_add(add: Tensor) -> Tensor:
     return add.new_zeros(batch, heads, pairs)
 
 
-def _dense_last(tensor: Tensor | None) -> Tensor | None:
+def _dense(tensor: Tensor) -> Tensor:
     """The same values with a dense last dimension; copied only if it is not."""
-    if tensor is None or tensor.size(-1) <= 1 or tensor.stride(-1) == 1:
-        return tensor
-    return tensor.contiguous()
+    return tensor if tensor.size(-1) <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _dense_optional(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _dense(tensor)
+
+
+def _pairs(indptr: Tensor, col: Tensor, edge: Tensor) -> dict[str, int | float]:
+    """The record's entries for compressed rows, which must be contiguous."""
+    return {
+        "indptr": indptr.data_ptr(),
+        "indptr_b": indptr.stride(0) * 8 if indptr.size(0) > 1 else 0,
+        "col": col.data_ptr(),
+        "edge": edge.data_ptr(),
+        "rows": indptr.size(1) - 1,
+    }
 
 
 def _lanes(size: int, bits: int) -> tuple[int, int]:
@@ -261,7 +275,7 @@ def _blocks(pairs: int, nodes: int, pair_size: int) -> int:
     return max(1, min((pairs + 2 * nodes) * pair_size // _BLOCK_WORK, nodes))
 
 
-def _run(kernel: Callable[..., None], args: np.ndarray[Any, Any], tasks: list[tuple[int, ...]], work: int) -> None:
+def _run(kernel: Callable[..., None], args: np.ndarray[Any, Any], tasks: Sequence[tuple[int, ...]], work: int) -> None:
     """Run ``kernel(args, scratch, *task)`` for each task."""
     scratch_size = 4 * (CHUNK + 8) + 2 * int(args["num_heads"][0])
 
@@ -323,12 +337,8 @@ def csr_forward(
         return out, lse
     if key.numel() == 0 and key.size(2) == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    query, key, value, key_vectors, value_vectors, att = map(
-        _dense_last, (query, key, value, key_vectors, value_vectors, att)
-    )
-    assert query is not None
-    assert key is not None
-    assert value is not None
+    query, key, value = _dense(query), _dense(key), _dense(value)
+    key_vectors, value_vectors, att = map(_dense_optional, (key_vectors, value_vectors, att))
     indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
     table = _head_table(heads, [key, value, key_vectors, value_vectors] + [None] * 4, [1] * 8)
     parts = {**_prefetch("k", key), **_prefetch("v", value)}
@@ -347,13 +357,9 @@ def csr_forward(
             **strided("att", att),
             **_options(scale, cap, slope, dropout_p, seed, pair_counter),
             **_ahead(parts),
-            "indptr": indptr.data_ptr(),
-            "indptr_b": indptr.stride(0) * 8 if indptr.size(0) > 1 else 0,
-            "col": col.data_ptr(),
-            "edge": edge.data_ptr(),
+            **_pairs(indptr, col, edge),
             "heads": table.ctypes.data,
             "num_heads": heads,
-            "rows": nodes,
             "keys": key.size(2),
             "score_size": width,
             "value_size": size,
@@ -431,13 +437,8 @@ def csr_backward(
         for grad in (dq, dk, dv, datt):
             grad.zero_()
         return grads
-    query_, key_, value_, g_out_, out_, key_vectors, value_vectors, att = map(
-        _dense_last, (query, key, value, g_out, out, key_vectors, value_vectors, att)
-    )
-    assert query_ is not None
-    assert key_ is not None
-    assert value_ is not None
-    assert g_out_ is not None
+    query, key, value, g_out, out = _dense(query), _dense(key), _dense(value), _dense(g_out), _dense(out)
+    key_vectors, value_vectors, att = map(_dense_optional, (key_vectors, value_vectors, att))
     form = int(att is not None)
     indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
     t_indptr, t_row, t_edge = t_indptr.contiguous(), t_row.contiguous(), t_edge.contiguous()
@@ -449,19 +450,19 @@ def csr_backward(
     table = _head_table(
         heads,
         [
-            key_, value_, key_vectors, value_vectors,
+            key, value, key_vectors, value_vectors,
             dk if needs[1] else None, dv if needs[2] else None,
             dkvec if needs[4] else None, dvvec if needs[5] else None,
         ],
         [1] * 8,
     )  # fmt: skip
     shared: dict[str, int | float] = {
-        **strided("q", query_),
-        **strided("k", key_),
-        **strided("v", value_),
-        **strided("out", out_),
+        **strided("q", query),
+        **strided("k", key),
+        **strided("v", value),
+        **strided("out", out),
         **strided("lse", lse),
-        **strided("g_out", g_out_),
+        **strided("g_out", g_out),
         **strided("g_lse", g_lse),
         **strided("stats", stats.transpose(1, 2)),
         **strided("add", add, broadcast=True),
@@ -476,8 +477,8 @@ def csr_backward(
         "value_size": size,
     }
 
-    parts = {**_prefetch("k", key_), **_prefetch("v", value_)}
-    if key_.data_ptr() == value_.data_ptr() and key_.stride() == value_.stride():
+    parts = {**_prefetch("k", key), **_prefetch("v", value)}
+    if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
         parts["v_parts"] = 0
     by_rows = record(
         {
@@ -488,14 +489,10 @@ def csr_backward(
             **(strided("dvvec", dvvec) if needs[5] else {}),
             **(strided("datt", partial_datt) if needs[6] else {}),
             **_ahead(parts),
-            "indptr": indptr.data_ptr(),
-            "indptr_b": indptr.stride(0) * 8 if indptr.size(0) > 1 else 0,
-            "col": col.data_ptr(),
-            "edge": edge.data_ptr(),
-            "rows": nodes,
+            **_pairs(indptr, col, edge),
         }
     )
-    kernel = _kernel("rows", form, query_, value_)
+    kernel = _kernel("rows", form, query, value)
     work = batch * pairs * pair_size
     if indptr.size(0) > 1 and (needs[3] or needs[4] or needs[5]):
         # Rows of two batch items may share a pair's number, but not its row: one item after the other.
@@ -515,17 +512,13 @@ def csr_backward(
                 **shared,
                 **(strided("dk", dk) if needs[1] else {}),
                 **(strided("dv", dv) if needs[2] else {}),
-                **_ahead({**_prefetch("k", query_), **_prefetch("v", g_out_)}),
-                "indptr": t_indptr.data_ptr(),
-                "indptr_b": t_indptr.stride(0) * 8 if t_indptr.size(0) > 1 else 0,
-                "col": t_row.data_ptr(),
-                "edge": t_edge.data_ptr(),
-                "rows": keys,
+                **_ahead({**_prefetch("k", query), **_prefetch("v", g_out)}),
+                **_pairs(t_indptr, t_row, t_edge),
             }
         )
         blocks = _blocks(pairs, keys, pair_size)
         tasks = [(b, block, blocks) for b in range(batch) for block in range(blocks)]
-        _run(_kernel("columns", form, query_, value_), by_columns, tasks, work)
+        _run(_kernel("columns", form, query, value), by_columns, tasks, work)
     return grads
 
 

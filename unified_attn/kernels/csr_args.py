@@ -4,6 +4,9 @@ Kernels take this record instead of arrays, since that keeps one compiled kernel
 because of its strides. Addresses and strides are in bytes; an address of 0 means that the operand is absent.
 """
 
+import struct
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
@@ -43,6 +46,8 @@ _INTEGERS = (
 _FLOATS = ["scale", "cap", "slope", "drop_gain"]
 
 ARGS = np.dtype([(name, np.int64) for name in _INTEGERS] + [(name, np.float64) for name in _FLOATS])
+_PLACES = {name: place for place, name in enumerate([*_INTEGERS, *_FLOATS])}
+_LAYOUT = struct.Struct(f"={len(_INTEGERS)}q{len(_FLOATS)}d")
 
 
 def strided(name: str, tensor: Tensor | None, broadcast: bool = False) -> dict[str, int]:
@@ -62,8 +67,9 @@ def strided(name: str, tensor: Tensor | None, broadcast: bool = False) -> dict[s
     return entries
 
 
-def record(entries: dict[str, int | float]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def record(entries: dict[str, int | float]) -> np.ndarray[Any, Any]:
     """The record, ``[1]``; what is not named is 0."""
-    unknown = entries.keys() - set(ARGS.names or ())
-    assert not unknown, unknown
-    return np.array([tuple(entries.get(name, 0) for name in ARGS.names or ())], dtype=ARGS)
+    values: list[int | float] = [0] * len(_PLACES)
+    for name, value in entries.items():
+        values[_PLACES[name]] = value
+    return np.frombuffer(bytearray(_LAYOUT.pack(*values)), dtype=ARGS)

@@ -75,11 +75,14 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         q_n, g_n, stats_n, add_e, kvec_e, vvec_e = a.q_n, a.g_out_n, a.stats_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
+        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        pair_counter, drop_from = a.pair_counter != 0, a.drop_from
+        need_dk, need_dv, keys = a.dk != 0, a.dv != 0, a.rows
         weights = scratch
         slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
         deltas = slopes + (CHUNK + 8) * one
         capped = deltas + (CHUNK + 8) * one
-        skip = a.add != 0 or a.drop != 0
+        skip = has_add or has_drop
         indptr = a.indptr + b * a.indptr_b
         q_b, g_b, stats_b = a.q + b * a.q_b, a.g_out + b * a.g_out_b, a.stats + b * a.stats_b
         lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
@@ -88,12 +91,12 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
             begin, end = peek_int64(indptr + 8 * j), peek_int64(indptr + 8 * j + 8)
             for h in range(num_heads):  # heads of one group clear the same key several times, which is harmless
                 table = heads + h * (8 * HEAD_FIELDS)
-                if a.dk != 0:
+                if need_dk:
                     to = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
                     for c in range(block_count(like_q, score_size)):
                         at = c * block_width(like_q)
                         store(to + at * one, zero(like_q), score_size - at)
-                if a.dv != 0:
+                if need_dv:
                     to = a.dv + b * a.dv_b + j * a.dv_n + peek_int64(table + 8 * DV_HEAD)
                     for c in range(block_count(like_v, value_size)):
                         at = c * block_width(like_v)
@@ -120,7 +123,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         i = peek_int32(col + 4 * p)
                         e = peek_int32(edge + 4 * p)
                         shift = nil
-                        if a.add != 0:
+                        if has_add:
                             shift = peek(like_e, add_h + e * add_e)
                             if shift == nothing:
                                 poke(like_e, weights + t * one, nothing)
@@ -128,9 +131,9 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 poke(like_e, deltas + t * one, nil)
                                 continue
                         kvec, vvec = 0, 0
-                        if a.kvec != 0:
+                        if has_kvec:
                             kvec = kvec_h + e * kvec_e
-                        if a.vvec != 0:
+                        if has_vvec:
                             vvec = vvec_h + e * vvec_e
                         if form == DOT:
                             s = dot(like_q, q_h + i * q_n, k_j, kvec, score_size) * scale
@@ -141,7 +144,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                             s = summed(like_q, q_h + i * q_n, k_j, kvec, att_h, slope, score_size) * scale
                         stats = stats_h + i * stats_n
                         poke(like_e, weights + t * one, s + shift - peek(like_e, stats))
-                        if a.dk != 0:
+                        if need_dk:
                             poke(like_e, slopes + t * one, dot(like_v, g_h + i * g_n, v_j, vvec, value_size))
                             poke(like_e, deltas + t * one, peek(like_e, stats + one))
                     store(weights + n * one, splat(like_e, nothing), 8)
@@ -150,21 +153,21 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                     for t in range(n):
                         w = peek(like_e, weights + t * one)
                         gain = real(like_e, 1.0)
-                        if a.drop != 0:
+                        if has_drop:
                             i = peek_int32(col + 4 * (chunk + t))
                             counter = peek_int32(edge + 4 * (chunk + t))
-                            if a.pair_counter != 0:
-                                counter = i * a.rows + j
+                            if pair_counter:
+                                counter = i * keys + j
                             seed = a.seed + (b * num_heads + h) * HEAD_STEP
-                            gain = drop_gain if kept(seed, counter, a.drop_from) else nil
+                            gain = drop_gain if kept(seed, counter, drop_from) else nil
                             poke(like_e, weights + t * one, w * gain)
-                        if a.dk != 0:
+                        if need_dk:
                             ds = w * (gain * peek(like_e, slopes + t * one) - peek(like_e, deltas + t * one)) * scale
                             if cap > 0 and w != 0:
                                 ratio = peek(like_e, capped + t * one) / cap
                                 ds = ds * (real(like_e, 1.0) - ratio * ratio)
                             poke(like_e, slopes + t * one, ds)
-                    if a.dk != 0:
+                    if need_dk:
                         dk_j = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q) * one
@@ -181,14 +184,14 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     acc = fma(splat(like_q, ds), x, acc)
                                 else:
                                     z = x + k_c
-                                    if a.kvec != 0:
+                                    if has_kvec:
                                         e = peek_int32(edge + 4 * (chunk + t))
                                         z = z + load(like_q, kvec_h + e * kvec_e + at, left)
                                     acc = fma(splat(like_q, ds), leaky_gain(z, slope), acc)
                             if form != DOT:
                                 acc = acc * load(like_q, att_h + at, left)
                             store(dk_j + at, load(like_q, dk_j + at, left) + acc, left)
-                    if a.dv != 0:
+                    if need_dv:
                         dv_j = a.dv + b * a.dv_b + j * a.dv_n + peek_int64(table + 8 * DV_HEAD)
                         for c in range(block_count(like_v, value_size)):
                             at = c * block_width(like_v) * one

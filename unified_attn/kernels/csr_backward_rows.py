@@ -77,11 +77,17 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
+        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        pair_counter, drop_from = a.pair_counter != 0, a.drop_from
+        need_dq, need_dadd, need_dkvec = a.dq != 0, a.dadd != 0, a.dkvec != 0
+        need_dvvec, need_datt = a.dvvec != 0, a.datt != 0
+        keys, dadd_e, dkvec_e, dvvec_e = a.keys, a.dadd_e, a.dkvec_e, a.dvvec_e
         weights = scratch
         slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
         capped = slopes + (CHUNK + 8) * one
-        skip = a.add != 0
-        wanted = a.dq != 0 or a.dadd != 0 or a.dkvec != 0 or a.dvvec != 0 or a.datt != 0
+        skip = has_add
+        wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
+        ahead = a.ahead if wanted else 0
         for b in range(first_b, last_b):
             indptr = a.indptr + b * a.indptr_b
             k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
@@ -92,15 +98,15 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                 q_i = a.q + b * a.q_b + i * a.q_n
                 dq_i = a.dq + b * a.dq_b + i * a.dq_n
                 g_i = a.g_out + b * a.g_out_b + i * a.g_out_n
-                if a.dq != 0:
+                if need_dq:
                     for h in range(num_heads):
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q)
                             store(dq_i + h * a.dq_h + at * one, zero(like_q), score_size - at)
                 if begin == end:
                     continue
-                if a.ahead > 0:
-                    for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
+                if ahead > 0:
+                    for p in range(min(begin + ahead, last_pair), min(end + ahead, last_pair)):
                         j = peek_int32(col + 4 * p)
                         touch(k_b + j * k_n, a.k_parts, a.k_step, a.k_lines)
                         touch(v_b + j * v_n, a.v_parts, a.v_step, a.v_lines)
@@ -135,16 +141,16 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                             j = peek_int32(col + 4 * p)
                             e = peek_int32(edge + 4 * p)
                             shift = nil
-                            if a.add != 0:
+                            if has_add:
                                 shift = peek(like_e, add_h + e * add_e)
                                 if shift == nothing:
                                     poke(like_e, weights + t * one, nothing)
                                     poke(like_e, slopes + t * one, nil)
                                     continue
                             kvec, vvec = 0, 0
-                            if a.kvec != 0:
+                            if has_kvec:
                                 kvec = kvec_h + e * kvec_e
-                            if a.vvec != 0:
+                            if has_vvec:
                                 vvec = vvec_h + e * vvec_e
                             if form == DOT:
                                 s = dot(like_q, q_h, k_h + j * k_n, kvec, score_size) * scale
@@ -160,33 +166,33 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         for t in range(0, n, 8):
                             w = exp(load(like_e, weights + t * one, 8) - splat(like_e, lse))
                             store(weights + t * one, w, 8)
-                            if a.drop == 0:
+                            if not has_drop:
                                 ds = w * (load(like_e, slopes + t * one, 8) - splat(like_e, delta))
                                 store(slopes + t * one, ds, 8)
-                        if a.drop != 0:
+                        if has_drop:
                             seed = a.seed + (b * num_heads + h) * HEAD_STEP
                             for t in range(n):
                                 counter = peek_int32(edge + 4 * (chunk + t))
-                                if a.pair_counter != 0:
-                                    counter = i * a.keys + peek_int32(col + 4 * (chunk + t))
+                                if pair_counter:
+                                    counter = i * keys + peek_int32(col + 4 * (chunk + t))
                                 gain = nil
-                                if kept(seed, counter, a.drop_from):
+                                if kept(seed, counter, drop_from):
                                     gain = drop_gain
                                 w = peek(like_e, weights + t * one)
                                 ds = w * (gain * peek(like_e, slopes + t * one) - delta)
                                 poke(like_e, weights + t * one, w * gain)
                                 poke(like_e, slopes + t * one, ds)
-                        if a.dadd != 0:
+                        if need_dadd:
                             dadd_h = a.dadd + b * a.dadd_b + h * a.dadd_h
                             for t in range(n):
-                                to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * a.dadd_e
+                                to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * dadd_e
                                 poke(like_e, to, peek(like_e, to) + peek(like_e, slopes + t * one))
-                        if a.dvvec != 0:
+                        if need_dvvec:
                             dvvec_h = a.dvvec + peek_int64(table + 8 * DVVEC_HEAD)
                             for t in range(n):
                                 w = peek(like_e, weights + t * one)
                                 if w != 0:
-                                    to = dvvec_h + peek_int32(edge + 4 * (chunk + t)) * a.dvvec_e
+                                    to = dvvec_h + peek_int32(edge + 4 * (chunk + t)) * dvvec_e
                                     add_scaled(like_v, to, w, g_h, value_size)
                         # From here on slopes hold the gradient of the form before scale and cap.
                         for t in range(n):
@@ -195,7 +201,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 ratio = peek(like_e, capped + t * one) / cap
                                 ds = ds * (real(like_e, 1.0) - ratio * ratio)
                             poke(like_e, slopes + t * one, ds)
-                        if a.dq == 0 and a.dkvec == 0 and a.datt == 0:
+                        if not need_dq and not need_dkvec and not need_datt:
                             continue
                         dkvec_h = a.dkvec + peek_int64(table + 8 * DKVEC_HEAD)
                         datt_h = a.datt + block * a.datt_b + h * a.datt_h
@@ -213,7 +219,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
                                 y = load(like_q, k_h + j * k_n + at, left)
-                                if a.kvec != 0:
+                                if has_kvec:
                                     e = peek_int32(edge + 4 * (chunk + t))
                                     y = y + load(like_q, kvec_h + e * kvec_e + at, left)
                                 if form == DOT:
@@ -225,16 +231,16 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     acc = acc + grad
                                     acc_att = fma(splat(like_q, ds), leaky(z, slope), acc_att)
                                     grad = grad * att_c
-                                if a.dkvec != 0:
+                                if need_dkvec:
                                     e = peek_int32(edge + 4 * (chunk + t))
-                                    to = dkvec_h + e * a.dkvec_e + at
+                                    to = dkvec_h + e * dkvec_e + at
                                     store(to, load(like_q, to, left) + grad, left)
-                            if a.dq != 0:
+                            if need_dq:
                                 if form != DOT:
                                     acc = acc * att_c
                                 to = dq_i + h * a.dq_h + at
                                 store(to, load(like_q, to, left) + acc, left)
-                            if a.datt != 0:
+                            if need_datt:
                                 to = datt_h + at
                                 store(to, load(like_q, to, left) + acc_att, left)
 

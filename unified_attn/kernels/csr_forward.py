@@ -70,6 +70,9 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
+        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        pair_counter, drop_from = a.pair_counter != 0, a.drop_from
+        keys = a.keys
         state = scratch + (CHUNK + 8) * one  # per head: maximum and sum so far
         indptr = a.indptr + b * a.indptr_b
         k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
@@ -111,14 +114,14 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         j = peek_int32(col + 4 * p)
                         extra = 0
                         shift = real(like_e, 0.0)
-                        if a.add != 0 or a.kvec != 0:
+                        if has_add or has_kvec:
                             e = peek_int32(edge + 4 * p)
-                            if a.add != 0:
+                            if has_add:
                                 shift = peek(like_e, add_h + e * add_e)
                                 if shift == nothing:
                                     poke(like_e, scratch + t * one, nothing)
                                     continue
-                            if a.kvec != 0:
+                            if has_kvec:
                                 extra = kvec_h + e * kvec_e
                         if form == DOT:
                             s = dot(like_q, q_h, k_h + j * k_n, extra, score_size) * scale
@@ -149,18 +152,18 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                     if not last:
                         poke(like_e, state + 2 * h * one, top)
                         poke(like_e, state + (2 * h + 1) * one, mass)
-                    if a.drop != 0:
+                    if has_drop:
                         seed = a.seed + (b * num_heads + h) * HEAD_STEP
                         for t in range(n):
                             counter = peek_int32(edge + 4 * (chunk + t))
-                            if a.pair_counter != 0:
-                                counter = i * a.keys + peek_int32(col + 4 * (chunk + t))
+                            if pair_counter:
+                                counter = i * keys + peek_int32(col + 4 * (chunk + t))
                             w = real(like_e, 0.0)
-                            if kept(seed, counter, a.drop_from):
+                            if kept(seed, counter, drop_from):
                                 w = peek(like_e, scratch + t * one) * drop_gain
                             poke(like_e, scratch + t * one, w)
                     # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
-                    skip = a.add != 0 or a.drop != 0
+                    skip = has_add or has_drop
                     norm = real(like_e, 1.0)
                     if last and mass != 0:
                         norm = norm / mass
@@ -168,7 +171,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         at = c * block_width(like_v) * one
                         left = value_size - c * block_width(like_v)
                         acc = zero(like_v)
-                        if a.vvec != 0:
+                        if has_vvec:
                             for t in range(n):
                                 w = peek(like_e, scratch + t * one)
                                 if skip and w == 0:

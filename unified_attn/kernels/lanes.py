@@ -1,9 +1,9 @@
 """SIMD values inside Numba kernels: ``Lanes``, a block of consecutive floats held in vector registers.
 
-Numba leaves vectorising to LLVM's loop passes, which give up on short loops (8 or 16 floats of a head) and on loops that
-write to memory they cannot tell from what they read. A kernel written in ``Lanes`` says what it wants instead: one
-``Lanes`` is one LLVM vector of ``width`` floats, so a head of 32 floats stays in registers however long the row is,
-and nothing is left for the optimiser to find. It also compiles quickly, and sums in an order that is the same on
+Numba leaves vectorising to LLVM's loop passes, which give up on short loops (8 or 16 floats of a head) and on loops
+that write to memory they cannot tell from what they read. A kernel written in ``Lanes`` says what it wants instead:
+one ``Lanes`` is one LLVM vector of ``width`` floats, so a head of 32 floats stays in registers however long the row
+is, and nothing is left for the optimiser to find. It also compiles quickly, and sums in an order that is the same on
 every processor.
 
 Memory is addressed by plain integers (bytes). The *type* carries what is known at compile time, so a helper gets it by
@@ -91,7 +91,7 @@ def _mask(builder: Any, lanes: Lanes, count: Any) -> Any:
     return builder.icmp_signed("<", ir.Constant(word, list(range(lanes.width))), vector)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def lanes(typingctx: Any, bits: Any, width: Any, kind: Any) -> Any:
     """A block of zeros; the three arguments are compile-time constants."""
     result = Lanes(bits.literal_value, width.literal_value, kind.literal_value)
@@ -102,7 +102,7 @@ def lanes(typingctx: Any, bits: Any, width: Any, kind: Any) -> Any:
     return signature(result, bits, width, kind), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def zero(typingctx: Any, like: Any) -> Any:
     """A block of zeros."""
 
@@ -112,7 +112,7 @@ def zero(typingctx: Any, like: Any) -> Any:
     return signature(like, like), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def splat(typingctx: Any, like: Any, value: Any) -> Any:
     """A block that holds one number everywhere."""
 
@@ -122,7 +122,7 @@ def splat(typingctx: Any, like: Any, value: Any) -> Any:
     return signature(like, like, like.scalar), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def real(typingctx: Any, like: Any, value: Any) -> Any:
     """A number in the block's float type (so that float32 kernels never slip into float64)."""
 
@@ -132,7 +132,7 @@ def real(typingctx: Any, like: Any, value: Any) -> Any:
     return signature(like.scalar, like, value), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def block_count(typingctx: Any, like: Any, size: Any) -> Any:
     """Blocks in a head of ``size`` floats; the constant 1 where the type says so."""
 
@@ -145,7 +145,7 @@ def block_count(typingctx: Any, like: Any, size: Any) -> Any:
     return signature(types.int64, like, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def block_width(typingctx: Any, like: Any) -> Any:
     """Floats per block."""
 
@@ -155,7 +155,7 @@ def block_width(typingctx: Any, like: Any) -> Any:
     return signature(types.int64, like), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_size(typingctx: Any, like: Any) -> Any:
     """Bytes of one float."""
 
@@ -165,7 +165,7 @@ def float_size(typingctx: Any, like: Any) -> Any:
     return signature(types.int64, like), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load(typingctx: Any, like: Any, address: Any, left: Any) -> Any:
     """The block at ``address``; of a TAIL only the first ``left`` floats are read, the others are 0."""
 
@@ -183,7 +183,7 @@ def load(typingctx: Any, like: Any, address: Any, left: Any) -> Any:
     return signature(like, like, types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store(typingctx: Any, address: Any, value: Any, left: Any) -> Any:
     """Write the block to ``address``; of a TAIL only the first ``left`` floats."""
 
@@ -202,7 +202,7 @@ def store(typingctx: Any, address: Any, value: Any, left: Any) -> Any:
     return signature(types.void, types.int64, value, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``."""
 
@@ -212,7 +212,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     return signature(a, a, a, a), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def total(typingctx: Any, value: Any) -> Any:
     """The sum of the block, by halves (a fixed order)."""
 
@@ -233,7 +233,7 @@ def total(typingctx: Any, value: Any) -> Any:
     return signature(value.scalar, value), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def leaky(typingctx: Any, value: Any, slope: Any) -> Any:
     """LeakyReLU: ``value`` where it is positive, else ``slope * value``."""
 
@@ -244,7 +244,7 @@ def leaky(typingctx: Any, value: Any, slope: Any) -> Any:
     return signature(value, value, value.scalar), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def leaky_gain(typingctx: Any, value: Any, slope: Any) -> Any:
     """The derivative of LeakyReLU: 1 where ``value`` is positive, else ``slope``."""
 
@@ -265,7 +265,7 @@ def _exp_constants(bits: int) -> tuple[float, float, float, float, int, int]:
     return 1.5 * 2.0**52, high, (math.log(2.0) - high) + 2.3190468138462996e-17, -708.0, 52, 13
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def exp(typingctx: Any, value: Any) -> Any:
     """e ** value for values that are not positive, within 2 units in the last place; -inf gives 0, NaN stays NaN.
 
@@ -297,14 +297,14 @@ def exp(typingctx: Any, value: Any) -> Any:
 def _pointwise(operation: Any, emit: str) -> None:
     """Let ``+``, ``-`` or ``*`` take two blocks of one type."""
 
-    @infer_global(operation)  # type: ignore[untyped-decorator]
+    @infer_global(operation)
     class Template(AbstractTemplate):  # type: ignore[misc]
         def generic(self, args: Any, kws: Any) -> Any:
             if len(args) == 2 and isinstance(args[0], Lanes) and args[0] == args[1]:
                 return signature(args[0], *args)
             return None
 
-    @lower_builtin(operation, Lanes, Lanes)  # type: ignore[untyped-decorator]
+    @lower_builtin(operation, Lanes, Lanes)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return getattr(builder, emit)(*args, flags=_CONTRACT)
 
@@ -313,7 +313,7 @@ for _operation, _emit in ((operator.add, "fadd"), (operator.sub, "fsub"), (opera
     _pointwise(_operation, _emit)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def peek(typingctx: Any, like: Any, address: Any) -> Any:
     """One float."""
 
@@ -323,7 +323,7 @@ def peek(typingctx: Any, like: Any, address: Any) -> Any:
     return signature(like.scalar, like, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def poke(typingctx: Any, like: Any, address: Any, value: Any) -> Any:
     """Write one float."""
 
@@ -334,7 +334,7 @@ def poke(typingctx: Any, like: Any, address: Any, value: Any) -> Any:
     return signature(types.void, like, types.int64, like.scalar), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def peek_int32(typingctx: Any, address: Any) -> Any:
     """A 32-bit integer, widened."""
 
@@ -344,7 +344,7 @@ def peek_int32(typingctx: Any, address: Any) -> Any:
     return signature(types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def peek_int64(typingctx: Any, address: Any) -> Any:
     """A 64-bit integer."""
 
@@ -354,7 +354,7 @@ def peek_int64(typingctx: Any, address: Any) -> Any:
     return signature(types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at ``address``; never faults."""
 

@@ -1,9 +1,13 @@
-"""Sums and maxima over the pairs of a row, differentiable to any order: torch-scatter's if there, else torch's."""
+"""Sums and maxima over the pairs of a row, differentiable to any order: torch-scatter's if there, else torch's.
+
+Compiled code always takes torch's own: torch-scatter's operators cannot be traced.
+"""
 
 from __future__ import annotations
 
 import functools
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +27,59 @@ def torch_scatter() -> tuple[ModuleType | None, str]:
     return module, f"torch-scatter {module.__version__}"
 
 
-@torch.library.custom_op("unified_attn::segment_sum", mutates_args=())
+def _torch_alone() -> bool:
+    return torch.compiler.is_compiling() or torch_scatter()[0] is None
+
+
+class _SegmentSum(torch.autograd.Function):
+    """torch-scatter's sum, whose own derivative can be taken once only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
+        out: Tensor = torch.ops.torch_scatter.segment_sum_csr(src.contiguous(), indptr, None)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        _, row = ctx.saved_tensors
+        return grad.index_select(0, row), None, None  # torch's own, so differentiable again
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *others: None) -> Tensor:
+        return segment_sum(tangent, *ctx.saved_tensors)
+
+
+class _SegmentMax(torch.autograd.Function):
+    """torch-scatter's maximum as a constant; a Function, since torch's transforms refuse those in C++."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(src: Tensor, indptr: Tensor) -> Tensor:
+        top: Tensor = torch.ops.torch_scatter.segment_max_csr(src.contiguous(), indptr, None)[0]
+        empty = (indptr.diff() == 0).reshape(-1, *[1] * (src.dim() - 1))  # torch-scatter fills these with 0
+        return top.masked_fill(empty, -torch.inf)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, other: None) -> None:
+        return None
+
+
 def segment_sum(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
     """Sums of ``src [E, ...]`` over the pairs of each row: ``[N, ...]``.
 
@@ -31,44 +87,35 @@ def segment_sum(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
         src: ``[E, ...]``, sorted by row.
         indptr: ``[N + 1]``.
         row: ``[E]`` int64, the row of each pair: the same structure the other way round.
+
+    Example:
+        >>> import torch
+        >>> segment_sum(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 2]))
+        tensor([0., 1., 5.])
     """
-    module, _ = torch_scatter()
-    if module is None:
-        return src.new_zeros(indptr.shape[0] - 1, *src.shape[1:]).index_add_(0, row, src)
-    out: Tensor = torch.ops.torch_scatter.segment_sum_csr(src.contiguous(), indptr, None)
+    if _torch_alone():
+        return src.new_zeros(indptr.shape[0] - 1, *src.shape[1:]).index_add(0, row, src)
+    out: Tensor = _SegmentSum.apply(src, indptr, row)
     return out
 
 
-@segment_sum.register_fake
-def _(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
-    return src.new_empty(indptr.shape[0] - 1, *src.shape[1:])
-
-
-def _sum_backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
-    (row,) = ctx.saved_tensors  # type: ignore[attr-defined]
-    return grad.index_select(0, row), None, None  # torch's own, so differentiable again
-
-
-def _sum_setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[2])
-
-
-segment_sum.register_autograd(_sum_backward, setup_context=_sum_setup)
-
-
-@torch.library.custom_op("unified_attn::segment_max", mutates_args=())
 def segment_max(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
-    """Maxima of ``src [E, ...]`` over the pairs of each row, ``[N, ...]``, or -inf. Not differentiable."""
-    module, _ = torch_scatter()
-    if module is None:
+    """Maxima of ``src [E, ...]`` over the pairs of each row, ``[N, ...]``, or -inf. Not differentiable.
+
+    Args:
+        src: As in :func:`segment_sum`, like the others.
+        indptr: ``[N + 1]``.
+        row: ``[E]``.
+
+    Example:
+        >>> import torch
+        >>> segment_max(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 2]))
+        tensor([-inf, 1., 3.])
+    """
+    src = src.detach()
+    if _torch_alone():
         index = row.reshape(-1, *[1] * (src.dim() - 1)).expand_as(src)
         low = src.new_full((indptr.shape[0] - 1, *src.shape[1:]), -torch.inf)
-        return low.scatter_reduce_(0, index, src, "amax")
-    top: Tensor = torch.ops.torch_scatter.segment_max_csr(src.contiguous(), indptr, None)[0]
-    empty = (indptr.diff() == 0).reshape(-1, *[1] * (src.dim() - 1))  # torch-scatter fills these with 0
-    return top.masked_fill(empty, -torch.inf)
-
-
-@segment_max.register_fake
-def _(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
-    return src.new_empty(indptr.shape[0] - 1, *src.shape[1:])
+        return low.scatter_reduce(0, index, src, "amax")
+    top: Tensor = _SegmentMax.apply(src, indptr)
+    return top

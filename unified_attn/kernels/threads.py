@@ -5,6 +5,7 @@ layer aborts when two Python threads call at once. Here workers are plain thread
 counter. Which worker runs a task cannot show in the result, since a task writes what no other task reads or writes.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -58,11 +59,9 @@ def run(start: Callable[[], Callable[[int], None]], tasks: int, parallel: bool) 
 
     helpers: list[Future[None]] = []
     wanted = min(torch.get_num_threads(), tasks) - 1 if parallel else 0
-    try:
-        for _ in range(wanted):
-            helpers.append(_executor().submit(work))
-    except RuntimeError:  # the interpreter is shutting down, or no thread can be started: the caller does it all
-        pass
+    # The interpreter may be shutting down, or no thread can be started: then the caller does it all.
+    with contextlib.suppress(RuntimeError):
+        helpers.extend(_executor().submit(work) for _ in range(wanted))
     try:
         work()
     finally:

@@ -135,7 +135,7 @@ class Mask(nn.Module, ABC):
         shape = Shape(batch, num_heads, num_heads, num_queries, num_keys, 1, 1, offset, edges, device)
         self.check(shape)
         q_positions = torch.arange(num_queries, device=device)[None] + offset
-        pairs = Pairs.dense(shape, q_positions, torch.arange(num_keys, device=device)[None])
+        pairs = Pairs(shape, q_positions, torch.arange(num_keys, device=device)[None])
         allowed = self.on(pairs).expand(batch, num_heads, num_queries, num_keys)
         table = cast(list[list[bool]], allowed[0, 0].tolist())
         return "\n".join("".join("#" if cell else "." for cell in row) for row in table)
@@ -315,7 +315,7 @@ class Not(Mask):
 
 def _is_mask(other: object, symbol: str) -> bool:
     if isinstance(other, Tensor):
-        raise TypeError(f"{symbol} joins masks, not a mask and a tensor ({describe(other)}): wrap it as DenseMask(tensor)")
+        raise TypeError(f"{symbol} joins masks; the other is a tensor {describe(other)}: wrap it as DenseMask(tensor)")
     return isinstance(other, Mask)
 
 

@@ -16,12 +16,15 @@ class Form:
 
         dot (att is None):  cap * tanh(<query_i, key_j + r> * scale / cap)       without the cap if it is None
         sum:                scale * sum_d att[h, d] * LeakyReLU(query_i + key_j + r)_d
+        contracted sum:     scale * LeakyReLU(<contract_query, query_i> + <contract_key, key_j> + r)
 
     Args:
         query: ``[B, Hq, Nq, W]``.
-        key: ``[B, Hk, Nk, W]``; query head h reads key head ``h // (Hq // Hk)``.
-        key_vectors: ``[E, Hk, W]`` or None.
-        att: ``[Hq, W]`` for a sum, None for a dot product.
+        key: ``[B, Hkv, Nk, W]``; query head h reads key head ``h // (Hq // Hkv)``.
+        key_vectors: ``[E, Hkv, W]`` or None; of a contracted sum ``[E, Hq, 1]``.
+        att: ``[Hq, W]`` for a sum, None for a dot product; of a contracted sum ones, ``[Hq, 1]``.
+        contract_query: ``[Hq, W]``: contract the queries with it first, so that one coordinate is left; or None.
+        contract_key: The same for the keys; given if and only if ``contract_query`` is.
         cap: Soft cap of the dot product, or None.
         negative_slope: Of LeakyReLU.
     """
@@ -30,6 +33,8 @@ class Form:
     key: Tensor
     key_vectors: Tensor | None = None
     att: Tensor | None = None
+    contract_query: Tensor | None = None
+    contract_key: Tensor | None = None
     cap: float | None = None
     negative_slope: float = 0.0
 
@@ -80,11 +85,6 @@ class Score(nn.Module, ABC):
     def fused(self) -> bool:
         """Whether there is such a form."""
         return type(self).form is not Score.form
-
-    @property
-    def contracts(self) -> bool:
-        """Whether making that form reads all of q and k, those in no visible pair included."""
-        return False
 
     @property
     def sink(self) -> Tensor | None:

@@ -68,23 +68,20 @@ class GAT(Score):
         return leaky_relu(both, self.negative_slope)
 
     def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
-        # Contracted first, so that the kernel sums over one coordinate: a scalar a node and head.
-        group = self.att_src.shape[0] // k.shape[1]
         edge = None if self.edge is None else self.edge.to(q.dtype)
         if key_vectors is not None:
-            r = _contract(key_vectors.repeat_interleave(group, dim=1), self.att_src)
+            att = self.att_src.to(q.dtype).unflatten(0, (k.shape[1], -1))  # [Hkv, Hq // Hkv, D]
+            r = torch.einsum("ekd,kgd->ekg", key_vectors, att).flatten(1)
             edge = r if edge is None else edge + r
         return Form(
-            query=_contract(q, self.att_dst)[..., None],
-            key=_contract(k.repeat_interleave(group, dim=1), self.att_src)[..., None],
+            query=q,
+            key=k,
             key_vectors=None if edge is None else edge[..., None],
             att=q.new_ones(self.att_src.shape[0], 1),
+            contract_query=self.att_dst.to(q.dtype),
+            contract_key=self.att_src.to(q.dtype),
             negative_slope=self.negative_slope,
         )
-
-    @property
-    def contracts(self) -> bool:
-        return True
 
     def check(self, shape: Shape) -> None:
         for name, vectors in (("att_src", self.att_src), ("att_dst", self.att_dst)):

@@ -1,0 +1,1 @@
+"""Where graphs come from: generators, data sets, preprocessing."""

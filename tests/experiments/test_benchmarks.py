@@ -1,0 +1,62 @@
+"""Benchmarks time only what is equal, and keep every row."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from experiments.benchmarks import peers
+from experiments.benchmarks.cases import Size, operator_cases
+from experiments.benchmarks.measure import measure, verify
+from experiments.benchmarks.report import environment, markdown, write
+
+TINY = Size(nodes=12, edges=40, heads=2, channels=8)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return operator_cases(TINY)
+
+
+def test_the_peers_formula_is_a_loop_over_edges():
+    """The baseline itself, against nodes, heads and edges one by one."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 5, 2, 4, dtype=torch.float64).unbind()
+    edges = torch.tensor([[0, 1, 1, 3, 0], [2, 2, 0, 2, 2]])
+    found = peers.dot(q, k, v, edges)
+    right = torch.zeros_like(v)
+    for i in range(5):
+        sources = edges[0, edges[1] == i]
+        for h in range(2 if len(sources) else 0):
+            weights = (k[sources, h] @ q[i, h] / 2).softmax(0)
+            right[i, h] = weights @ v[sources, h]
+    torch.testing.assert_close(found, right)
+
+
+def test_every_case_is_equal_to_float64(cases):
+    for case in cases:
+        ours, theirs = verify(case)
+        assert ours < 1e-5
+        assert theirs < 1e-5
+
+
+def test_what_is_not_equal_is_not_timed(cases):
+    wrong = replace(cases[0], ours=lambda q, k, v: cases[0].theirs(q, k, v) * 1.01)
+    with pytest.raises(ArithmeticError, match="exceed"):
+        measure(wrong, 0.0)
+
+
+def test_results_name_machine_versions_commit_and_command(cases, tmp_path):
+    rows = measure(cases[0], 0.0)
+    assert [row.direction for row in rows] == ["forward", "forward + backward"]
+    assert all(row.runs >= 5 and row.ratio > 0 for row in rows)
+    where = environment("the command")
+    write(rows, where, tmp_path)
+    stored = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert len(stored["rows"]) == 2
+    assert set(stored["environment"]) == {"machine", "versions", "commit", "command"}
+    table = (tmp_path / "benchmarks.md").read_text()
+    assert table == markdown(rows, where)
+    assert "the command" in table
+    assert f"torch {torch.__version__}" in table

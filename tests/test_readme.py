@@ -1,0 +1,35 @@
+"""The README's code runs as written, in order."""
+
+import re
+from pathlib import Path
+
+import torch
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.M | re.S)
+
+
+def test_code_runs_in_order(capsys):
+    assert len(BLOCKS) >= 3
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, str(README), "exec"), names)
+    assert isinstance(names["out"], torch.Tensor)
+    assert torch.isfinite(names["out"]).all()
+    assert "reference runs" in capsys.readouterr().out
+
+
+def test_first_code_comes_early():
+    lines = README.read_text().splitlines()
+    assert lines.index("```python") < 20
+
+
+def test_names_of_the_table_exist():
+    """Every mask, bias and score that the table of models names is importable."""
+    import unified_attn
+
+    rows = re.findall(r"^\| (?!model)[^|]+\|([^|]+)\|([^|]*)\|([^|]+)\|$", README.read_text(), flags=re.M)
+    named = {name for row in rows for cell in row for name in re.findall(r"`([A-Z]\w+)[(.]", cell)}
+    assert {"Causal", "RoPE", "GATv2"} <= named
+    assert not [name for name in named if not hasattr(unified_attn, name)]
