@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unified_attn.backends import BACKENDS, Backend, choose, order
+from unified_attn.backends import BACKENDS, Backend, choose, order, reasons_of
 from unified_attn.backends.base import normalise, row_max
 from unified_attn.backends.reference import dense_weights
 from unified_attn.backends.scatter import edge_weights
@@ -360,7 +360,7 @@ def explain(
     known = dict(BACKENDS)
     if isinstance(backend, Backend):
         known = {backend.name: backend, **known}
-    reasons = {name: tuple(one.unsupported(problem)) for name, one in known.items()}
+    reasons = {name: reasons_of(one, problem) for name, one in known.items()}
     notes = {name: one.note() for name, one in known.items()}
     if backend is None:
         names, why = order(problem)
@@ -438,12 +438,26 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
     with _without_autocast(q.device):
-        out, lse = choose(problem, backend).run(problem)
+        chosen = choose(problem, backend)
+        out, lse = _checked(chosen.name, chosen.run(problem), problem)
         sink = problem.score.sink
         if sink is not None:
+            sink = sink.to(lse.dtype)  # once: of a half, the two gradients are then summed before they are rounded
             out = out * _share(lse, sink)[..., None]
-            lse = torch.logaddexp(lse, sink.to(lse.dtype)[:, None])
+            lse = torch.logaddexp(lse, sink[:, None])
     return out.to(q.dtype), lse
+
+
+def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tensor]:
+    """What a back end returned, if it is what it must return: one's own may not."""
+    lse = problem.q.shape[:3]
+    out = (*lse, problem.v.shape[3])
+    if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(x, Tensor) for x in answer):
+        shapes = [list(x.shape) for x in answer]
+        if shapes == [list(out), list(lse)]:
+            return answer
+        raise ValueError(f"back end {name!r} must return out {list(out)} and lse {list(lse)}, not shapes {shapes}")
+    raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {_kind(answer)}")
 
 
 def _share(lse: Tensor, sink: Tensor) -> Tensor:

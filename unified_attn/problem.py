@@ -75,12 +75,26 @@ class Lowered:
             q, k = self.q[:, :, :, None], self.keys()[:, :, None]
         else:
             q, k = self.q.index_select(2, self.pairs.query.flatten()), self.keys()
-        raw = self.score.finish(self.score.on(q, k, self.pairs) * self.scale)
+        raw = self.score.finish(self._scores(self.score.on(q, k, self.pairs)) * self.scale)
         if self.add is None:
             return raw
         hidden = self.add == -torch.inf
         # Filled rather than added: a hidden score may be inf, and inf - inf is no longer hidden.
         return (raw + self.add.masked_fill(hidden, 0.0)).masked_fill(hidden, -torch.inf)
+
+    def _scores(self, raw: object) -> Tensor:
+        """What the score returned, for every pair; one's own may have returned anything."""
+        sizes, layout = [*self.q.shape[:2], self.pairs.query.shape[-1]], "[B, Hq, E]"
+        if self.pairs.is_dense:
+            sizes, layout = [*self.q.shape[:3], self.k.shape[2]], "[B, Hq, Nq, Nk]"
+        name = type(self.score).__name__
+        if not isinstance(raw, Tensor):
+            raise TypeError(f"{name} must return a tensor of scores, not {type(raw).__name__}")
+        if raw.dim() != len(sizes) or any(s not in (1, n) for s, n in zip(raw.shape, sizes, strict=True)):
+            raise ValueError(
+                f"{name} must return scores {layout} = {sizes}, not {list(raw.shape)}: one a pair, e.g. (q * k).sum(-1)"
+            )
+        return raw.expand(sizes)
 
     def keys(self) -> Tensor:
         """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``."""
@@ -241,7 +255,7 @@ class Problem:
 
 
 def _silenced(low: Lowered) -> Lowered:
-    """Zeroes the queries, keys and values of no visible pair."""
+    """Zeroes the queries, keys and values of no visible pair, and the vectors of pairs hidden from everybody."""
     shape = low.pairs.shape
     if low.pairs.is_dense:
         if low.add is None:
@@ -257,6 +271,12 @@ def _silenced(low: Lowered) -> Lowered:
             seen.new_zeros((*seen.shape[:2], size), dtype=torch.int32).index_add(2, end, seen.int()) > 0
             for end, size in ends
         )
+        if low.add is not None and not (low.key_vectors is None and low.value_vectors is None):
+            if seen.shape[1] > 1:
+                seen = seen.unflatten(1, (low.k.shape[1], low.group)).any(2)
+            unseen = ~seen.any(0).t()[..., None]
+            vectors = [x if x is None else x.masked_fill(unseen, 0.0) for x in (low.key_vectors, low.value_vectors)]
+            low = replace(low, key_vectors=vectors[0], value_vectors=vectors[1])
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
         keys = keys.unflatten(1, (low.k.shape[1], low.group)).any(2)
     queries, keys = ~queries[..., None], ~keys[..., None]

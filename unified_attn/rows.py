@@ -173,6 +173,10 @@ def edge_ends(edge_index: Tensor, num_queries: int, num_keys: int) -> tuple[Tens
     Raises:
         ValueError: If an index lies outside; names the row, the edge, the value and the size.
     """
+    if max(edge_index.shape[1], num_queries, num_keys) > LIMIT:
+        raise ValueError(
+            f"{edge_index.shape[1]} edges, {num_queries} queries, {num_keys} keys: a graph has at most {LIMIT} of each"
+        )
     for row, (side, size) in enumerate((("source = key", num_keys), ("target = query", num_queries))):
         ends = edge_index[row].to(torch.int64)  # unsigned integers know no minimum
         if ends.numel() and (int(ends.min()) < 0 or int(ends.max()) >= size):
@@ -215,21 +219,24 @@ def compress(
     query: Tensor, key: Tensor, num_queries: int, num_keys: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The six tensors of :class:`Rows` (R = 1) for checked pairs; equal ends keep the order of their ids."""
+    return (*_sorted(query, key, num_queries), *_sorted(key, query, num_keys))
 
-    def one_way(major: Tensor, minor: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        order = torch.argsort(major, stable=True)
-        indptr = torch.zeros(size + 1, dtype=torch.int64, device=major.device)
-        indptr[1:] = torch.bincount(major, minlength=size).cumsum(0)
-        return indptr[None], minor[order].to(torch.int32), order.to(torch.int32)
 
-    return (*one_way(query, key, num_queries), *one_way(key, query, num_keys))
+def _sorted(major: Tensor, minor: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    order = torch.argsort(major, stable=True)
+    indptr = torch.zeros(size + 1, dtype=torch.int64, device=major.device)
+    indptr[1:] = torch.bincount(major, minlength=size).cumsum(0)
+    return indptr[None], minor[order].to(torch.int32), order.to(torch.int32)
 
 
 @compress.register_kernel("cpu")
 def _(
     query: Tensor, key: Tensor, num_queries: int, num_keys: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from unified_attn._counting_sort import counting_sort  # needs numba: imported at the first use
+    try:
+        from unified_attn._counting_sort import counting_sort  # needs numba: imported at the first use
+    except Exception:  # without it, or with a broken one, the other back ends still run
+        return (*_sorted(query, key, num_queries), *_sorted(key, query, num_keys))
 
     def one_way(major: Tensor, minor: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         indptr, other, order = counting_sort(major.numpy(), minor.numpy(), size)

@@ -203,7 +203,7 @@ def test_the_scale_is_explicit_and_the_bias_unscaled(way: str, scale: float | No
 
 
 @every_way
-@pytest.mark.parametrize("dim", [1, 4, 8])
+@pytest.mark.parametrize("dim", [4, 8, 16])
 def test_the_default_scale_follows_the_head_size_of_the_queries(way: str, dim: int) -> None:
     """The same, where values have another size."""
     q, k, v = inputs(3, dim=dim, value_dim=4)

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.parity import oracle
 from tests.parity.grid import Grid
 from tests.parity.mask_cases import MaskCase, random_edges
-from unified_attn import ALiBi, Additive, Bias, DenseBias, EdgeBias, PairVectors, RoPE
+from unified_attn import Additive, ALiBi, Bias, DenseBias, EdgeBias, PairVectors, RoPE
 
 Exact = dict[str, Tensor]  # the oracle's copies of the tensors that get gradients, by name
 
@@ -22,7 +22,7 @@ class BiasCase:
 
     bias: Bias | None
     dense: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # broadcast to [B, H, Nq, Nk]
-    tied: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # [E] or [H, E]
+    tied: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # [1 or H, E]
     turn: Callable[[Tensor], Tensor] | None = None  # positions [B, N] to matrices
     key_vectors: str | None = None
     value_vectors: str | None = None
@@ -57,7 +57,7 @@ def number_of_edges(m: MaskCase) -> int:
 def edge(g: Grid, m: MaskCase, *heads: int, hidden: bool = False) -> BiasCase:
     shape = (number_of_edges(m), *heads)
     name, values = g.leaf("edge values", *shape, hidden=g.coin(*shape, chance=0.3) if hidden else None)
-    return BiasCase(EdgeBias(values), tied=[lambda x: x[name].T])
+    return BiasCase(EdgeBias(values), tied=[lambda x: x[name].T if heads else x[name][None]])
 
 
 def own_edges(g: Grid, *heads: int, default: float = 0.0) -> BiasCase:
@@ -81,7 +81,7 @@ def dense(g: Grid, *shape: int, hidden: bool = False) -> BiasCase:
     where_hidden = None
     if hidden:
         where_hidden = g.coin(*shape, chance=0.3)
-        where_hidden[..., -1, :] = True  # a whole row, so that hidden and merely low differ
+        where_hidden[..., -1:, :] = True  # a whole row, so that hidden and merely low differ
     name, values = g.leaf("dense values", *shape, hidden=where_hidden)
     return BiasCase(DenseBias(values), dense=[lambda x: x[name]])
 

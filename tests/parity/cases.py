@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tests.parity import oracle
-from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN
+from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN, BiasCase
 from tests.parity.grid import Grid
-from tests.parity.mask_cases import MASKS, WITH_EDGES, counts_nodes, takes_positions
-from tests.parity.score_cases import SCORES
+from tests.parity.mask_cases import MASKS, WITH_EDGES, MaskCase, counts_nodes, takes_positions
+from tests.parity.score_cases import SCORES, ScoreCase
 
 BACKENDS = ("reference", "scatter", "csr")
 
@@ -31,7 +31,7 @@ AXES: dict[str, list[Any]] = {
     "batch": [1, 3],
     "heads": list(HEADS),
     "sizes": list(SIZES),
-    # Fused kernels are compiled for each kind of head size and dtype, which takes seconds: 16/6 is left to the slow part.
+    # Fused kernels are compiled for each kind of head size and dtype, in seconds: 16/6 is left to the slow part.
     "dims": ["8/8", "4/7", "5/3"],
     "positions": ["default", "shared", "batch"],
     "scale": [None, 0.7, 1.0, 0.0],
@@ -106,32 +106,32 @@ def build(choice: Choice) -> Case:
         q_positions, k_positions,
     )  # fmt: skip
     return assemble(
-        grid, choice.mask, choice.bias, choice.score, choice.scale, choice.dropout,
+        grid, MASKS[choice.mask], BIASES[choice.bias], SCORES[choice.score], choice.scale, choice.dropout,
         given_positions=choice.positions != "default", seed=seed,
     )  # fmt: skip
 
 
 def assemble(
     g: Grid,
-    mask: str,
-    bias: str,
-    score: str,
+    mask: Callable[[Grid], MaskCase],
+    bias: Callable[[Grid, MaskCase], BiasCase],
+    score: Callable[[Grid, MaskCase], ScoreCase],
     scale: float | None = None,
     dropout: float = 0.0,
     *,
     given_positions: bool = False,
     seed: int = 0,
 ) -> Case:
-    """The case of these names on a grid."""
+    """The case of a mask, a bias and a score on a grid."""
     for name, heads, rows, size in (
         ("q", g.heads, g.queries, g.dim),
         ("k", g.kv_heads, g.keys, g.dim),
         ("v", g.kv_heads, g.keys, g.value_dim),
     ):
         g.leaf(name, g.batch, heads, rows, size)
-    m = MASKS[mask](g)
-    b = BIASES[bias](g, m)
-    s = SCORES[score](g, m)
+    m = mask(g)
+    b = bias(g, m)
+    s = score(g, m)
     keywords = {"mask": m.mask, "bias": b.bias, "score": s.score, "scale": scale, "dropout_p": dropout}
     if given_positions:
         # A single row of positions is given as [N], the other form that is taken.
@@ -149,7 +149,7 @@ def assemble(
         counters = list(range(len(key)))
     visible = m.allowed.expand(g.full)[:, :, query, key]
     if m.keep is not None:
-        visible = visible & m.keep.reshape(len(key), -1).T
+        visible = visible & (m.keep.T if m.keep.dim() == 2 else m.keep)
 
     def exact(x: dict[str, Tensor]) -> oracle.Spec:
         dtype = x["q"].dtype
@@ -170,8 +170,8 @@ def assemble(
             factor = oracle.dropout_factor(drawn, g.batch, g.heads, counters, dropout, dtype)
         return oracle.Spec(
             q=x["q"],
-            k=x["k"],
-            v=x["v"],
+            k=x["k"].expand(g.batch, -1, -1, -1),
+            v=x["v"].expand(g.batch, -1, -1, -1),
             query=query,
             key=key,
             visible=shown,

@@ -98,7 +98,9 @@ def table(g: Grid, *shape: int, plain: bool = False) -> MaskCase:
 
 
 def random_edges(g: Grid) -> Tensor:
-    """[2, E] with a loop, parallel edges, a node that nobody points at and one that points at nobody, where sizes allow."""
+    """[2, E] with a loop, parallel edges, a node without edges in and one without edges out, where sizes allow."""
+    if g.queries == 0 or g.keys == 0:
+        return torch.zeros(2, 0, dtype=torch.int64)
     count = 2 * max(g.queries, g.keys)
     source, target = g.integers(max(g.keys - 1, 1), count), g.integers(max(g.queries - 1, 1), count)
     if g.queries > 1:

@@ -49,6 +49,20 @@ def order(problem: Problem) -> tuple[list[str], str]:
     return ["reference"], "the mask lists no pairs"
 
 
+def reasons_of(backend: Backend, problem: Problem) -> tuple[str, ...]:
+    """Why a back end cannot run the problem.
+
+    Raises:
+        TypeError: If one's own does not answer with a list.
+    """
+    reasons = backend.unsupported(problem)
+    if not isinstance(reasons, (list, tuple)):
+        raise TypeError(
+            f"back end {backend.name!r} must return a list of sentences (unsupported), or none, not {reasons!r}"
+        )
+    return tuple(reasons)
+
+
 def choose(problem: Problem, backend: str | Backend | None) -> Backend:
     """The named back end, or by the rule the first that supports the problem.
 
@@ -57,7 +71,7 @@ def choose(problem: Problem, backend: str | Backend | None) -> Backend:
     """
     if backend is not None:
         chosen = find(backend)
-        reasons = chosen.unsupported(problem)
+        reasons = reasons_of(chosen, problem)
         if reasons:
             raise UnsupportedError(chosen.name, reasons)
         return chosen
@@ -67,4 +81,4 @@ def choose(problem: Problem, backend: str | Backend | None) -> Backend:
     return BACKENDS["reference"]
 
 
-__all__ = ["BACKENDS", "Backend", "choose", "find", "order"]
+__all__ = ["BACKENDS", "Backend", "choose", "find", "order", "reasons_of"]

@@ -81,5 +81,5 @@ def _numba_error() -> tuple[str, ...]:
     try:
         importlib.import_module("numba")
     except Exception as error:  # a mismatched binary raises more than ImportError
-        return (f"numba does not import: {str(error).splitlines()[0]}",)
+        return (f"numba does not import: {(str(error) or type(error).__name__).splitlines()[0]}",)
     return ()

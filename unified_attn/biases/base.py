@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from unified_attn.pairs import Pairs, Shape, check_answer, describe
@@ -122,3 +123,13 @@ class NoBias(Bias):
 
     def __repr__(self) -> str:
         return "NoBias()"
+
+
+def widened(values: Tensor) -> Tensor:
+    """Halves as float32, with -inf for what their own dtype calls lowest; other dtypes as they are.
+
+    For values that are summed or picked from a table, before it: sums of halves, and of their gradients, are float32.
+    """
+    if values.dtype in (torch.float32, torch.float64):
+        return values
+    return values.float().masked_fill(values <= torch.finfo(values.dtype).min, -torch.inf)

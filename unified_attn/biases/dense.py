@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unified_attn.biases.base import Bias
+from unified_attn.biases.base import Bias, widened
 from unified_attn.pairs import Pairs, Shape, check_broadcast, check_device, describe
 
 
@@ -41,7 +41,7 @@ class DenseBias(Bias):
         self.register_buffer("table", table, persistent=False)
 
     def on(self, pairs: Pairs) -> Tensor:
-        return pairs.gather(self.table)
+        return pairs.gather(widened(self.table))
 
     def check(self, shape: Shape) -> None:
         check_device("DenseBias's table", self.table, shape)

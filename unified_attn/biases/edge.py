@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.biases.base import Bias
+from unified_attn.biases.base import Bias, widened
 from unified_attn.pairs import Pairs, Shape, check_device, check_integers, check_number, describe
 from unified_attn.rows import coded, edge_ends
 
@@ -70,10 +70,7 @@ class EdgeBias(Bias):
             return pairs.of_edges(self.values)
         shape = pairs.shape
         query, key = edge_ends(self.edge_index, shape.num_queries, shape.num_keys)
-        per_head = self.values if self.values.dim() == 2 else self.values[:, None]
-        # What its own dtype calls lowest hides, told before the sum; and sums of halves are float32.
-        hidden = per_head <= torch.finfo(per_head.dtype).min
-        per_head = per_head.to(torch.promote_types(per_head.dtype, torch.float32)).masked_fill(hidden, -torch.inf)
+        per_head = widened(self.values if self.values.dim() == 2 else self.values[:, None])
         codes, order = coded(query, key, shape.num_queries, shape.num_keys)
         first = torch.searchsorted(codes, codes[:-1])  # parallel edges add up at the first of them
         sums = per_head.new_zeros(codes.shape[0], per_head.shape[1]).index_add(0, first, per_head[order])

@@ -14,6 +14,7 @@ so that results are equal bit for bit in every run and for any number of threads
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from .csr_args import CHUNK, record, strided
 _BLOCK_WORK = 2**20  # floats read per task: near a millisecond, far more than handing a task over takes
 _INLINE_WORK = 2**17  # problems up to here run in the calling thread
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
-_AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch
+_AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
 _FLOAT_TYPES = (torch.float32, torch.float64)
 _NEEDS = ("query", "key", "value", "add", "key_vectors", "value_vectors", "att")
 
@@ -239,9 +240,23 @@ def _head_table(heads: int, parts: list[Tensor | None], dims: list[int]) -> np.n
     return table
 
 
-def _prefetch(prefix: str, tensor: Tensor) -> dict[str, int]:
+def _head_ranges(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[int, int]]:
+    """The query heads that one task handles.
+
+    All of them where the heads of a node lie together, so that they are read together. Otherwise as few as share no key
+    or value head with others: then what is gathered from at one time is smaller, and more of it stays in the cache.
+    """
+    heads = query.size(1)
+    if heads == 1 or _node_major(key) or _node_major(value):
+        return [(0, heads)]
+    unit = math.lcm(heads // key.size(1), heads // value.size(1))
+    return [(first, first + unit) for first in range(0, heads, unit)]
+
+
+def _prefetch(prefix: str, tensor: Tensor, ranges: int) -> dict[str, int]:
     """How to prefetch one node of ``[B, H, N, D]``: as one piece if its heads are dense, else head by head."""
     _, heads, nodes, size = tensor.shape
+    heads = max(heads // ranges, 1)
     item = tensor.element_size()
     step, piece = tensor.stride(1) * item, size * item
     parts = heads
@@ -255,7 +270,7 @@ def _prefetch(prefix: str, tensor: Tensor) -> dict[str, int]:
 def _ahead(parts: dict[str, int]) -> dict[str, int]:
     """How many pairs ahead to prefetch."""
     lines = parts["k_parts"] * parts["k_lines"] + parts["v_parts"] * parts["v_lines"]
-    return {**parts, "ahead": min(max(_AHEAD_BYTES // (64 * lines), 4), 64) if lines else 0}
+    return {**parts, "ahead": min(max(_AHEAD_BYTES // (64 * lines), 2), 64) if lines else 0}
 
 
 def _options(
@@ -341,7 +356,8 @@ def csr_forward(
     key_vectors, value_vectors, att = map(_dense_optional, (key_vectors, value_vectors, att))
     indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
     table = _head_table(heads, [key, value, key_vectors, value_vectors] + [None] * 4, [1] * 8)
-    parts = {**_prefetch("k", key), **_prefetch("v", value)}
+    ranges = _head_ranges(query, key, value)
+    parts = {**_prefetch("k", key, len(ranges)), **_prefetch("v", value, len(ranges))}
     if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
         parts["v_parts"] = 0
     args = record(
@@ -365,11 +381,11 @@ def csr_forward(
             "value_size": size,
         }
     )
-    pair_size = heads * (width + size)
+    pair_size = heads // len(ranges) * (width + size)
     pairs = col.size(0) // indptr.size(0)
     blocks = _blocks(pairs, nodes, pair_size)
-    tasks = [(b, block, blocks) for b in range(batch) for block in range(blocks)]
-    _run(_kernel("forward", int(att is not None), query, value), args, tasks, batch * pairs * pair_size)
+    tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
+    _run(_kernel("forward", int(att is not None), query, value), args, tasks, batch * pairs * heads * (width + size))
     return out, lse
 
 
@@ -442,8 +458,12 @@ def csr_backward(
     form = int(att is not None)
     indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
     t_indptr, t_row, t_edge = t_indptr.contiguous(), t_row.contiguous(), t_edge.contiguous()
-    stats = query.new_empty(batch, nodes, heads, 2)
-    pair_size = heads * (width + size)
+    ranges = _head_ranges(query, key, value)
+    if len(ranges) == 1:  # a query's statistics lie as its heads do
+        stats = query.new_empty(batch, nodes, heads, 2).transpose(1, 2)
+    else:
+        stats = query.new_empty(batch, heads, nodes, 2)
+    pair_size = heads // len(ranges) * (width + size)
     pairs = col.size(0) // indptr.size(0)
     blocks = _blocks(pairs, nodes, pair_size)
     partial_datt = query.new_zeros(blocks if needs[6] else 0, heads, width)
@@ -464,7 +484,7 @@ def csr_backward(
         **strided("lse", lse),
         **strided("g_out", g_out),
         **strided("g_lse", g_lse),
-        **strided("stats", stats.transpose(1, 2)),
+        **strided("stats", stats),
         **strided("add", add, broadcast=True),
         **strided("kvec", key_vectors),
         **strided("vvec", value_vectors),
@@ -477,7 +497,9 @@ def csr_backward(
         "value_size": size,
     }
 
-    parts = {**_prefetch("k", key), **_prefetch("v", value)}
+    # Where heads share one number of add's gradient, one task has to add them up.
+    row_ranges = [(0, heads)] if needs[3] and add is not None and add.size(1) < heads else ranges
+    parts = {**_prefetch("k", key, len(row_ranges)), **_prefetch("v", value, len(row_ranges))}
     if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
         parts["v_parts"] = 0
     by_rows = record(
@@ -493,15 +515,16 @@ def csr_backward(
         }
     )
     kernel = _kernel("rows", form, query, value)
-    work = batch * pairs * pair_size
-    if indptr.size(0) > 1 and (needs[3] or needs[4] or needs[5]):
-        # Rows of two batch items may share a pair's number, but not its row: one item after the other.
-        for b in range(batch):
-            _run(kernel, by_rows, [(b, b + 1, block, blocks) for block in range(blocks)], work)
-    elif needs[3] or needs[4] or needs[5] or needs[6]:
-        _run(kernel, by_rows, [(0, batch, block, blocks) for block in range(blocks)], work)
+    work = batch * pairs * heads * (width + size)
+    if not (needs[3] or needs[4] or needs[5] or needs[6]):
+        groups = [[(b, b + 1) for b in range(batch)]]
+    elif indptr.size(0) == 1:
+        groups = [[(0, batch)]]  # what belongs to a pair is added up over the batch
     else:
-        _run(kernel, by_rows, [(b, b + 1, block, blocks) for b in range(batch) for block in range(blocks)], work)
+        groups = [[(b, b + 1)] for b in range(batch)]  # one number may lie in different rows: one after another
+    for group in groups:
+        tasks = [(*b, *some, block, blocks) for b in group for some in row_ranges for block in range(blocks)]
+        _run(kernel, by_rows, tasks, work)
     if needs[6]:
         # numpy adds the partial sums in order, on one thread.
         np.add.reduce(partial_datt.numpy(), axis=0, out=datt.numpy())
@@ -512,13 +535,13 @@ def csr_backward(
                 **shared,
                 **(strided("dk", dk) if needs[1] else {}),
                 **(strided("dv", dv) if needs[2] else {}),
-                **_ahead({**_prefetch("k", query), **_prefetch("v", g_out)}),
+                **_ahead({**_prefetch("k", query, len(ranges)), **_prefetch("v", g_out, len(ranges))}),
                 **_pairs(t_indptr, t_row, t_edge),
             }
         )
         blocks = _blocks(pairs, keys, pair_size)
-        tasks = [(b, block, blocks) for b in range(batch) for block in range(blocks)]
-        _run(_kernel("columns", form, query, value), by_columns, tasks, work)
+        columns = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
+        _run(_kernel("columns", form, query, value), by_columns, columns, work)
     return grads
 
 

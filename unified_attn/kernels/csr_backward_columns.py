@@ -53,7 +53,7 @@ from .lanes import (
 
 @lru_cache(None)
 def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, b, block, blocks)``; ``scratch``: 4 (CHUNK + 8) floats.
+    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)``; ``scratch``: 4 (CHUNK + 8) floats.
 
     In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
     queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
@@ -61,7 +61,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
     stamp = STAMP
 
     @kernel
-    def backward_columns(args, scratch, b, block, blocks):  # type: ignore[no-untyped-def]
+    def backward_columns(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = args[0]
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -89,7 +89,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         last_pair = peek_int64(indptr + 8 * hi)
         for j in range(lo, hi):
             begin, end = peek_int64(indptr + 8 * j), peek_int64(indptr + 8 * j + 8)
-            for h in range(num_heads):  # heads of one group clear the same key several times, which is harmless
+            for h in range(first_h, last_h):  # heads of one group clear the same key several times, which is harmless
                 table = heads + h * (8 * HEAD_FIELDS)
                 if need_dk:
                     to = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
@@ -104,12 +104,12 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
             if a.ahead > 0:
                 for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
                     i = peek_int32(col + 4 * p)
-                    touch(q_b + i * q_n, a.k_parts, a.k_step, a.k_lines)
-                    touch(g_b + i * g_n, a.v_parts, a.v_step, a.v_lines)
-                    prefetch(stats_b + i * stats_n)
+                    touch(q_b + first_h * a.q_h + i * q_n, a.k_parts, a.k_step, a.k_lines)
+                    touch(g_b + first_h * a.g_out_h + i * g_n, a.v_parts, a.v_step, a.v_lines)
+                    prefetch(stats_b + first_h * a.stats_h + i * stats_n)
             for chunk in range(begin, end, CHUNK):
                 n = min(CHUNK, end - chunk)
-                for h in range(num_heads):
+                for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
                     v_j = a.v + b * a.v_b + j * a.v_n + peek_int64(table + 8 * V_HEAD)

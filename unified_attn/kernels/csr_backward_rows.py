@@ -59,11 +59,14 @@ from .lanes import (
 
 @lru_cache(None)
 def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, first_b, last_b, block, blocks)``; ``scratch``: 3 (CHUNK + 8) floats."""
+    """The kernel ``(args, scratch, first_b, last_b, first_h, last_h, block, blocks)``.
+
+    ``scratch`` is the address of 3 (CHUNK + 8) floats.
+    """
     stamp = STAMP
 
     @kernel
-    def backward_rows(args, scratch, first_b, last_b, block, blocks):  # type: ignore[no-untyped-def]
+    def backward_rows(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = args[0]
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -91,6 +94,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         for b in range(first_b, last_b):
             indptr = a.indptr + b * a.indptr_b
             k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+            first_table = heads + first_h * (8 * HEAD_FIELDS)
+            k_ahead, v_ahead = k_b + peek_int64(first_table + 8 * K_HEAD), v_b + peek_int64(first_table + 8 * V_HEAD)
             lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
             last_pair = peek_int64(indptr + 8 * hi)
             for i in range(lo, hi):
@@ -99,7 +104,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                 dq_i = a.dq + b * a.dq_b + i * a.dq_n
                 g_i = a.g_out + b * a.g_out_b + i * a.g_out_n
                 if need_dq:
-                    for h in range(num_heads):
+                    for h in range(first_h, last_h):
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q)
                             store(dq_i + h * a.dq_h + at * one, zero(like_q), score_size - at)
@@ -108,10 +113,10 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                 if ahead > 0:
                     for p in range(min(begin + ahead, last_pair), min(end + ahead, last_pair)):
                         j = peek_int32(col + 4 * p)
-                        touch(k_b + j * k_n, a.k_parts, a.k_step, a.k_lines)
-                        touch(v_b + j * v_n, a.v_parts, a.v_step, a.v_lines)
+                        touch(k_ahead + j * k_n, a.k_parts, a.k_step, a.k_lines)
+                        touch(v_ahead + j * v_n, a.v_parts, a.v_step, a.v_lines)
                 stats_i = a.stats + b * a.stats_b + i * a.stats_n
-                for h in range(num_heads):
+                for h in range(first_h, last_h):
                     out_h = a.out + b * a.out_b + i * a.out_n + h * a.out_h
                     delta = dot(like_v, g_i + h * a.g_out_h, out_h, 0, value_size)
                     if a.g_lse != 0:
@@ -123,7 +128,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                     continue
                 for chunk in range(begin, end, CHUNK):
                     n = min(CHUNK, end - chunk)
-                    for h in range(num_heads):
+                    for h in range(first_h, last_h):
                         lse = peek(like_e, stats_i + h * a.stats_h)
                         delta = peek(like_e, stats_i + h * a.stats_h + one)
                         if lse == nothing:  # nothing is visible in this row

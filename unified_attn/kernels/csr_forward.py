@@ -49,14 +49,14 @@ from .lanes import (
 
 @lru_cache(None)
 def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, b, block, blocks)`` for one form, float type and pair of head layouts.
+    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)`` for one form, float type and pair of layouts.
 
     ``scratch`` is the address of CHUNK + 8 floats and 2 Hq more.
     """
     stamp = STAMP
 
     @kernel
-    def forward(args, scratch, b, block, blocks):  # type: ignore[no-untyped-def]
+    def forward(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = args[0]
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -76,6 +76,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         state = scratch + (CHUNK + 8) * one  # per head: maximum and sum so far
         indptr = a.indptr + b * a.indptr_b
         k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+        first_table = heads + first_h * (8 * HEAD_FIELDS)
+        k_ahead, v_ahead = k_b + peek_int64(first_table + 8 * K_HEAD), v_b + peek_int64(first_table + 8 * V_HEAD)
         lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
         last_pair = peek_int64(indptr + 8 * hi)
         for i in range(lo, hi):
@@ -84,7 +86,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
             out_i = a.out + b * a.out_b + i * a.out_n
             lse_i = a.lse + b * a.lse_b + i * a.lse_n
             if begin == end:
-                for h in range(num_heads):
+                for h in range(first_h, last_h):
                     poke(like_e, lse_i + h * a.lse_h, nothing)
                     for c in range(block_count(like_v, value_size)):
                         at = c * block_width(like_v)
@@ -93,12 +95,12 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
             if a.ahead > 0:
                 for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
                     j = peek_int32(col + 4 * p)
-                    touch(k_b + j * k_n, a.k_parts, a.k_step, a.k_lines)
-                    touch(v_b + j * v_n, a.v_parts, a.v_step, a.v_lines)
+                    touch(k_ahead + j * k_n, a.k_parts, a.k_step, a.k_lines)
+                    touch(v_ahead + j * v_n, a.v_parts, a.v_step, a.v_lines)
             for chunk in range(begin, end, CHUNK):
                 n = min(CHUNK, end - chunk)
                 first, last = chunk == begin, chunk + n == end
-                for h in range(num_heads):
+                for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     q_h = q_i + h * a.q_h
                     k_h = k_b + peek_int64(table + 8 * K_HEAD)

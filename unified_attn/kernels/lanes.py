@@ -363,8 +363,8 @@ def prefetch(typingctx: Any, address: Any) -> Any:
         pointer = _pointer(builder, args[0], ir.IntType(8))
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # read, keep in the second-level cache (the first is small and its miss slots are few), data
-        builder.call(function, [pointer, ir.Constant(word, 0), ir.Constant(word, 2), ir.Constant(word, 1)])
+        # read, keep in every level of the cache, data
+        builder.call(function, [pointer, ir.Constant(word, 0), ir.Constant(word, 3), ir.Constant(word, 1)])
         return context.get_dummy_value()
 
     return signature(types.void, types.int64), codegen

@@ -1,0 +1,612 @@
+"""The fused CSR operator against a loop over rows in float64, and what it promises beside numbers."""
+
+import math
+import multiprocessing
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.nn.functional import leaky_relu
+
+from unified_attn.dropout import keep
+from unified_attn.errors import UnsupportedError
+from unified_attn.kernels.csr import csr_attention
+
+NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
+
+
+@dataclass
+class Pairs:
+    """Compressed rows, sorted here by torch and by nothing of the library."""
+
+    indptr: torch.Tensor
+    col: torch.Tensor
+    edge: torch.Tensor
+    t_indptr: torch.Tensor
+    t_row: torch.Tensor
+    t_edge: torch.Tensor
+
+
+def compress(first, second, size):
+    order = torch.argsort(first, stable=True)
+    counts = torch.bincount(first, minlength=size)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    return indptr[None], second[order].int(), order.int()
+
+
+def pairs_of(query, key, num_queries, num_keys):
+    return Pairs(*compress(query, key, num_queries), *compress(key, query, num_keys))
+
+
+def stack(parts):
+    """Rows with a leading dimension B, from one structure per batch item; ids stay those of each item."""
+    fields = {}
+    for pointers, names in (("indptr", ("col", "edge")), ("t_indptr", ("t_row", "t_edge"))):
+        start, stacked = 0, []
+        for part in parts:
+            stacked.append(getattr(part, pointers) + start)
+            start += part.col.numel()
+        fields[pointers] = torch.cat(stacked)
+        for name in names:
+            fields[name] = torch.cat([getattr(part, name) for part in parts])
+    return Pairs(**fields)
+
+
+def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None):
+    """The definition, one row at a time. ``drop [B, H, E]`` multiplies the weights."""
+    q, k, v = tensors["query"], tensors["key"], tensors["value"]
+    add, kvec, vvec, att = (tensors.get(name) for name in ("add", "key_vectors", "value_vectors", "att"))
+    outs, lses = [], []
+    for b in range(q.shape[0]):
+        first, second = pair_lists[b % len(pair_lists)]
+        for h in range(q.shape[1]):
+            hk, hv = h // (q.shape[1] // k.shape[1]), h // (q.shape[1] // v.shape[1])
+            for i in range(q.shape[2]):
+                logits, values = [], []
+                for e in range(len(first)):
+                    bias = 0.0 if add is None else add[b % add.shape[0], h % add.shape[1], e]
+                    if first[e] != i or bias == -math.inf:
+                        continue
+                    j = int(second[e])
+                    y = k[b, hk, j] if kvec is None else k[b, hk, j] + kvec[e, hk]
+                    if att is None:
+                        s = scale * (q[b, h, i] * y).sum()
+                        s = cap * torch.tanh(s / cap) if cap else s
+                    else:
+                        s = scale * (att[h] * leaky_relu(q[b, h, i] + y, slope)).sum()
+                    logits.append(s + bias)
+                    x = v[b, hv, j] if vvec is None else v[b, hv, j] + vvec[e, hv]
+                    values.append(x if drop is None else x * drop[b, h, e])
+                if logits:
+                    row = torch.stack(logits)
+                    outs.append(torch.softmax(row, 0) @ torch.stack(values))
+                    lses.append(torch.logsumexp(row, 0))
+                else:
+                    outs.append(v.new_zeros(v.shape[3]))
+                    lses.append(v.new_tensor(-math.inf))
+    shape = q.shape[:3]
+    return torch.stack(outs).reshape(*shape, -1), torch.stack(lses).reshape(shape)
+
+
+def random_graph(seed=0, num_queries=6, num_keys=7, edges=24):
+    """Random pairs with a row and a column that are empty, parallel pairs and loops."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(0, num_queries - 1, (edges,), generator=generator)
+    second = torch.randint(0, num_keys - 1, (edges,), generator=generator)
+    first[:4], second[:4] = torch.tensor([2, 2, 1, 0]), torch.tensor([3, 3, 1, 0])
+    return first, second
+
+
+def operands(
+    dtype, *, batch=2, heads=4, kheads=2, vheads=4, width=8, size=8, edges=24, full=False, form="dot", n=(6, 7)
+):
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    tensors = {
+        "query": draw(batch, heads, n[0], width),
+        "key": draw(batch, kheads, n[1], width),
+        "value": draw(batch, vheads, n[1], size),
+    }
+    if form == "sum":
+        tensors["att"] = draw(heads, width)
+    if full:
+        tensors["add"] = draw(1, heads, edges)
+        tensors["key_vectors"], tensors["value_vectors"] = draw(edges, kheads, width), draw(edges, vheads, size)
+    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+
+
+def run(tensors, rows, **options):
+    tensors = dict(tensors)
+    return csr_attention(tensors.pop("query"), tensors.pop("key"), tensors.pop("value"), rows, **tensors, **options)
+
+
+def loss(out, lse):
+    """A scalar of both results with fixed cotangents; rows without a pair have no finite lse."""
+    generator = torch.Generator().manual_seed(2)
+    a = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+    b = torch.randn(lse.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+    return (out * a).sum() + torch.where(lse > -math.inf, lse * b, torch.zeros_like(lse)).sum()
+
+
+def gradients(results, tensors):
+    return dict(zip(tensors, torch.autograd.grad(loss(*results), list(tensors.values())), strict=True))
+
+
+def check(tensors, rows, pair_lists, *, drop=None, **options):
+    """Results and gradients against the loop, in float64."""
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in tensors.items()}
+    loop_options = {name: options[name] for name in ("scale", "cap", "slope") if name in options}
+    want = loop(exact, pair_lists, drop=drop, **loop_options)
+    got = run(tensors, rows, **options)
+    tolerance = 1e-12 if got[0].dtype == torch.float64 else 5e-6
+    for result, expected in zip(got, want, strict=True):
+        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+    want_grads, got_grads = gradients(want, exact), gradients(got, tensors)
+    for name, expected in want_grads.items():
+        size = expected.abs().max().item()
+        assert size > 0, name
+        error = (got_grads[name].double() - expected).abs().max().item()
+        assert error <= tolerance * max(size, 1.0), (name, error, size)
+    return got, got_grads
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "form", "width", "size"),
+    [
+        (torch.float64, "dot", 8, 8),
+        (torch.float64, "sum", 8, 8),
+        (torch.float32, "dot", 5, 12),  # partly filled vectors
+        (torch.float32, "dot", 64, 32),
+        (torch.float32, "sum", 48, 8),
+        (torch.float32, "sum", 1, 8),  # GAT
+    ],
+)
+def test_equals_the_loop(dtype, form, width, size, full):
+    pairs = random_graph()
+    tensors = operands(dtype, width=width, size=size, full=full, form=form)
+    check(tensors, pairs_of(*pairs, 6, 7), [pairs], scale=0.6, slope=0.1)
+
+
+@pytest.mark.parametrize(("kheads", "vheads"), [(1, 1), (4, 2), (2, 4), (1, 4)])
+def test_grouped_heads(kheads, vheads):
+    pairs = random_graph()
+    tensors = operands(torch.float64, kheads=kheads, vheads=vheads, full=True)
+    check(tensors, pairs_of(*pairs, 6, 7), [pairs])
+
+
+def test_soft_cap():
+    pairs = random_graph()
+    check(operands(torch.float64, full=True), pairs_of(*pairs, 6, 7), [pairs], cap=1.5, scale=0.7)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize("pair_major", [False, True])
+def test_add_broadcasts(shape, pair_major):
+    pairs = random_graph()
+    tensors = operands(torch.float64)
+    values = torch.randn(*shape, 24, dtype=torch.float64)
+    if pair_major:
+        values = values.transpose(1, 2).contiguous().transpose(1, 2)
+    tensors["add"] = values.requires_grad_()
+    _, grads = check(tensors, pairs_of(*pairs, 6, 7), [pairs])
+    assert grads["add"].stride() == values.stride()
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+def test_rows_of_each_batch_item(form):
+    graphs = [random_graph(seed) for seed in (3, 4)]
+    rows = stack([pairs_of(*graph, 6, 7) for graph in graphs])
+    check(operands(torch.float64, full=True, form=form), rows, graphs)
+
+
+def test_gradcheck():
+    pairs = random_graph(num_queries=4, num_keys=4, edges=6)
+    for form in ("dot", "sum"):
+        tensors = operands(torch.float64, batch=1, heads=2, kheads=1, vheads=2, edges=6, full=True, form=form, n=(4, 4))
+        rows = pairs_of(*pairs, 4, 4)
+
+        def function(*values, names=tuple(tensors), rows=rows):
+            out, lse = run(dict(zip(names, values, strict=True)), rows)
+            return out, lse[:, :, :3]  # the last row is empty
+
+        assert torch.autograd.gradcheck(function, list(tensors.values()))
+
+
+def test_node_major_in_node_major_out():
+    pairs = random_graph(num_queries=7)
+    rows = pairs_of(*pairs, 7, 7)
+    q, k, v = (torch.randn(7, 4, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+    views = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    out, lse = csr_attention(*views, rows)
+    assert out.transpose(1, 2).is_contiguous()
+    plain = csr_attention(*(x.contiguous() for x in views), rows)
+    assert plain[0].is_contiguous()
+    assert torch.equal(out, plain[0])
+    assert torch.equal(lse, plain[1])
+    grads = torch.autograd.grad(loss(out, lse), views)
+    assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
+    for grad, other in zip(grads, gradients(plain, {"q": q, "k": k, "v": v}).values(), strict=True):
+        assert torch.equal(grad[0].transpose(0, 1), other)
+
+
+def test_any_strides():
+    """Expanded, sliced, transposed: what is read is the values, wherever they lie."""
+    pairs = random_graph()
+    rows = pairs_of(*pairs, 6, 7)
+    base = operands(torch.float64, full=True, form="sum")
+    tensors = {
+        "query": base["query"][:1, :1].detach().expand(2, 4, 6, 8),
+        "key": torch.randn(7, 2, 2, 8, dtype=torch.float64).permute(1, 2, 0, 3)[:, :, :, :],
+        "value": torch.randn(2, 4, 8, 7, dtype=torch.float64).mT,  # last dimension not dense
+        "att": torch.randn(8, 4, dtype=torch.float64).T,
+        "add": torch.randn(24, 1, dtype=torch.float64).T[None].expand(2, 4, 24),
+        "key_vectors": torch.randn(2, 24, 16, dtype=torch.float64).transpose(0, 1)[..., 8:],
+        "value_vectors": base["value_vectors"].detach()[:1].expand(24, 4, 8),
+    }
+    tensors = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    strided, grads = check(tensors, rows, [pairs])
+    dense = {name: tensor.detach().contiguous().requires_grad_() for name, tensor in tensors.items()}
+    plain = run(dense, rows)
+    assert torch.equal(strided[0], plain[0])
+    for name, grad in gradients(plain, dense).items():
+        assert torch.equal(grads[name], grad), name
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+def test_hidden_pairs_are_not_read(form):
+    """A pair of -inf may have NaN everywhere: results and gradients equal those of the clean run bit for bit."""
+    first, second = random_graph()
+    rows = pairs_of(first, second, 6, 7)
+    clean = operands(torch.float64, full=True, form=form, kheads=4)
+    hidden = (second == 3) | (first == 4)
+    clean["add"] = clean["add"].detach().masked_fill(hidden, -math.inf).requires_grad_()
+    poisoned = {name: tensor.detach().clone() for name, tensor in clean.items()}
+    poisoned["key"][:, :, 3] = poisoned["value"][:, :, 3] = math.nan
+    poisoned["key"][:, :, 6] = poisoned["value"][:, :, 6] = math.inf  # in no pair
+    poisoned["query"][:, :, 4:] = math.nan  # a row of hidden pairs, and an empty one
+    poisoned["key_vectors"][hidden] = poisoned["value_vectors"][hidden] = math.nan
+    poisoned = {name: tensor.requires_grad_() for name, tensor in poisoned.items()}
+    got, got_grads = check_equal(clean, poisoned, rows)
+    assert (got[0][:, :, 4:] == 0).all()
+    assert (got[1][:, :, 4:] == -math.inf).all()
+    assert (got_grads["query"][:, :, 4:] == 0).all()
+    assert (got_grads["add"][..., hidden] == 0).all()
+    assert (got_grads["key"][:, :, [3, 6]] == 0).all()
+    exact = {name: tensor.detach().clone().requires_grad_() for name, tensor in clean.items()}
+    for a, b in zip(got, loop(exact, [(first, second)]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def check_equal(clean, poisoned, rows, **options):
+    want, got = run(clean, rows, **options), run(poisoned, rows, **options)
+    got_grads = gradients(got, poisoned)
+    for a, b in zip(want, got, strict=True):
+        assert torch.equal(a, b)
+    for name, grad in gradients(want, clean).items():
+        assert torch.equal(grad, got_grads[name]), name
+    return got, got_grads
+
+
+def test_visible_nan_shows():
+    rows = pairs_of(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 2, 2)
+    q, k, v = (torch.ones(1, 1, 2, 8) for _ in "qkv")
+    k[0, 0, 0] = math.nan
+    out, lse = csr_attention(q, k, v, rows)
+    assert out[0, 0, 0].isnan().all()
+    assert lse[0, 0, 0].isnan()
+    assert (out[0, 0, 1] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_rows(dtype):
+    """Rows beyond a chunk, against a dense formula in float64; scores grow along the row, so that maxima move."""
+    degrees = [3000, 0, 70000, 128, 129, 1]
+    keys = 501
+    first = torch.repeat_interleave(torch.arange(6), torch.tensor(degrees))
+    second = torch.randint(0, keys, first.shape, generator=torch.Generator().manual_seed(0))
+    edges = len(first)
+    rows = pairs_of(first, second, 6, keys)
+    tensors = operands(dtype, batch=1, heads=1, kheads=1, vheads=1, n=(6, keys))
+    ramp = torch.linspace(-30, 5, edges, dtype=torch.float64)
+    ramp[1::3] = -math.inf
+    tensors["add"] = ramp.to(dtype)[None, None].requires_grad_()
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in tensors.items()}
+    q, k, v = exact["query"][0, 0], exact["key"][0, 0], exact["value"][0, 0]
+    outs, lses = [], []
+    for i, logits in enumerate(((q[first] * k[second]).sum(-1) + exact["add"][0, 0]).split(degrees)):
+        row = second[first == i]
+        lses.append(torch.logsumexp(logits, 0))
+        outs.append(torch.softmax(logits, 0) @ v[row] if len(row) else v.new_zeros(8))
+    want = torch.stack(outs)[None, None], torch.stack(lses)[None, None]
+    got = run(tensors, rows)
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-5
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+    got_grads = gradients(got, tensors)
+    for name, expected in gradients(want, exact).items():
+        torch.testing.assert_close(got_grads[name].double(), expected.nan_to_num(0), rtol=tolerance, atol=tolerance)
+
+
+def test_seventy_thousand_equal_weights():
+    rows = pairs_of(torch.zeros(70000, dtype=torch.int64), torch.zeros(70000, dtype=torch.int64), 1, 1)
+    out, lse = csr_attention(torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 8), torch.ones(1, 1, 1, 8), rows)
+    torch.testing.assert_close(out, torch.ones_like(out), rtol=1e-5, atol=0)
+    assert lse.item() == pytest.approx(math.log(70000), rel=1e-6)
+
+
+@pytest.mark.parametrize("pair_counter", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_dropout_draws_the_hash(p, pair_counter):
+    pairs = random_graph()
+    seed = torch.tensor([-(2**63) + 12345])
+    counter = pairs[0] * 7 + pairs[1] if pair_counter else torch.arange(24)
+    kept = keep(seed, torch.arange(2)[:, None, None], torch.arange(4)[:, None], 4, counter, p)
+    drop = kept.double() / (1 - p) if p < 1 else torch.zeros(2, 4, 24, dtype=torch.float64)
+    rows = pairs_of(*pairs, 6, 7)
+    options = {"dropout_p": p, "seed": seed, "pair_counter": pair_counter}
+    for form in ("dot", "sum"):
+        tensors = operands(torch.float64, full=True, form=form)
+        if p < 1:
+            check(tensors, rows, [pairs], drop=drop, **options)
+        else:
+            out, lse = run(tensors, rows, **options)
+            assert (out == 0).all()
+            torch.testing.assert_close(lse, run(tensors, rows)[1])
+            assert (gradients((out, lse), tensors)["value"] == 0).all()
+
+
+def test_hash_in_unlimited_integers():
+    """The int64 arithmetic of torch against Python's own integers."""
+    mask = 2**64 - 1
+
+    def draw(seed, row, counter):
+        x = (seed + row * 0x9E3779B97F4A7C15 + counter * 0xD1B54A32D192ED03) & mask
+        x = ((x ^ (x >> 32)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 32)) * 0x94D049BB133111EB) & mask
+        return (x ^ (x >> 32)) >> 40
+
+    p, seed, heads = 0.37, -5, 3
+    batch, head, counter = torch.arange(3)[:, None, None], torch.arange(heads)[:, None], torch.arange(400)
+    kept = keep(torch.tensor([seed]), batch, head, heads, counter, p)
+    want = [
+        [[draw(seed, b * heads + h, c) >= math.floor(p * 2**24) for c in range(400)] for h in range(heads)]
+        for b in range(3)
+    ]
+    assert torch.equal(kept, torch.tensor(want))
+    assert abs(kept.double().mean().item() - (1 - p)) < 0.03
+
+
+def large(dtype=torch.float32, form="dot"):
+    """A problem that is cut into several blocks and handed to several threads."""
+    generator = torch.Generator().manual_seed(5)
+    nodes, edges = 3000, 40000
+    first = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes  # degrees differ
+    second = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes
+    tensors = operands(dtype, batch=1, width=64, size=32, edges=edges, full=True, n=(nodes, nodes))
+    if form == "sum":
+        tensors = operands(dtype, batch=1, width=48, size=8, edges=edges, full=True, n=(nodes, nodes), form="sum")
+    return tensors, pairs_of(first, second, nodes, nodes)
+
+
+def results(tensors, rows):
+    got = run(tensors, rows, dropout_p=0.1, seed=torch.tensor(3))
+    return [*got, *gradients(got, tensors).values()]
+
+
+@pytest.fixture
+def restore_threads():
+    count = torch.get_num_threads()
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.mark.usefixtures("restore_threads")
+@pytest.mark.parametrize("form", ["dot", "sum"])
+def test_same_bits_for_any_number_of_threads(form):
+    tensors, rows = large(form=form)
+    torch.set_num_threads(1)
+    want = results(tensors, rows)
+    for count in (2, 3, 2, 1, 7):
+        torch.set_num_threads(count)
+        for a, b in zip(results(tensors, rows), want, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("restore_threads")
+def test_python_threads_at_once():
+    torch.set_num_threads(2)
+    tensors, rows = large()
+    want = results(tensors, rows)
+    right = []
+
+    def caller():
+        right.extend(
+            all(torch.equal(a, b) for a, b in zip(results(tensors, rows), want, strict=True)) for _ in range(3)
+        )
+
+    callers = [threading.Thread(target=caller) for _ in range(4)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    assert right == [True] * 12
+
+
+def _in_child(queue, tensors, rows, want):
+    # Nothing else of torch that uses its threads, which hang in a forked child; so numpy compares.
+    torch.set_num_threads(2)
+    queue.put(all((a.numpy() == b.numpy()).all() for a, b in zip(run(tensors, rows), want, strict=True)))
+
+
+@pytest.mark.usefixtures("restore_threads")
+@pytest.mark.skipif(
+    not hasattr(sys, "getwindowsversion") and sys.platform == "darwin", reason="fork is unsafe on macOS"
+)
+@pytest.mark.filterwarnings(NEEDLESS)
+def test_fork_after_a_call():
+    torch.set_num_threads(2)
+    tensors, rows = large()
+    tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+    want = run(tensors, rows)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(queue, tensors, rows, want))
+    child.start()
+    try:
+        assert queue.get(timeout=60)
+        child.join(60)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join()
+
+
+def arguments(full, grad, node_major=False):
+    pairs = random_graph()
+    rows = pairs_of(*pairs, 6, 7)
+    tensors = {name: tensor.detach() for name, tensor in operands(torch.float64, full=full, form="sum").items()}
+    if node_major:
+        tensors["query"] = tensors["query"].transpose(1, 2).contiguous().transpose(1, 2)
+    if not full:
+        tensors.pop("att")
+    for tensor in tensors.values():
+        tensor.requires_grad_(grad)
+    optional = [tensors.get(name) for name in ("add", "key_vectors", "value_vectors", "att")]
+    structure = [rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge]
+    seed = torch.tensor([3]) if full else None
+    options = [1.0, 0.0, 0.2, 0.3 if full else 0.0, False]
+    return [tensors["query"], tensors["key"], tensors["value"]], structure, [*optional, seed], options
+
+
+@pytest.mark.parametrize(("full", "node_major"), [(False, True), (True, False)])
+def test_opcheck(full, node_major):
+    for grad in (True, False):
+        nodes, structure, optional, options = arguments(full, grad, node_major)
+        torch.library.opcheck(torch.ops.unified_attn.csr_forward, [*nodes, *structure, *optional, *options])
+    out, lse = torch.ops.unified_attn.csr_forward(*nodes, *structure, *optional, *options)
+    for needs in ([True] * 3 + [full] * 4, [False, True] + [False] * 5):
+        for g_lse in (None, torch.ones_like(lse)):
+            inputs = [torch.ones_like(out), g_lse, *nodes, out, lse, *structure, *optional, *options, needs]
+            torch.library.opcheck(torch.ops.unified_attn.csr_backward, inputs)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_whole(backend, dynamic):
+    torch._dynamo.reset()
+
+    def function(q, k, v, rows, add, seed):
+        return csr_attention(q.transpose(1, 2), k, v, rows, add=add, dropout_p=0.2, seed=seed)
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+    for nodes, edges in ((5, 9), (6, 11), (8, 3), (1, 1), (4, 0)):
+        first, second = torch.randint(0, nodes, (2, edges))
+        rows = pairs_of(first, second, nodes, nodes)
+        q = torch.randn(1, nodes, 4, 8, dtype=torch.float64, requires_grad=True)
+        k, v = (torch.randn(1, 4, nodes, 8, dtype=torch.float64, requires_grad=True) for _ in "kv")
+        add = torch.randn(1, 4, edges, dtype=torch.float64, requires_grad=True)
+        leaves = {"q": q, "k": k, "v": v, "add": add}
+        got, want = (f(q, k, v, rows, add, torch.tensor(5)) for f in (compiled, function))
+        for a, b in zip(got, want, strict=True):
+            assert torch.equal(a, b)
+            assert a.stride() == b.stride()
+        want_grads = gradients(want, leaves)
+        for name, grad in gradients(got, leaves).items():
+            assert torch.equal(grad, want_grads[name])
+    torch._dynamo.reset()
+
+
+def test_second_derivative_says_what_to_use():
+    pairs = random_graph()
+    tensors = operands(torch.float64)
+    out, _ = run(tensors, pairs_of(*pairs, 6, 7))
+    (grad,) = torch.autograd.grad(out.square().sum(), tensors["query"], create_graph=True)
+    with pytest.raises(UnsupportedError, match="use backend='scatter' or backend='reference'") as error:
+        grad.sum().backward()
+    assert error.value.backend == "csr"
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 6, 7), (2, 0, 7), (2, 6, 0), (2, 0, 0), (2, 6, 7)], ids=str)
+def test_empty(batch, queries, keys, form):
+    none = torch.zeros(0, dtype=torch.int64)
+    tensors = operands(torch.float64, batch=batch, edges=0, full=True, form=form, n=(queries, keys))
+    out, lse = run(tensors, pairs_of(none, none, queries, keys))
+    assert out.shape == (batch, 4, queries, 8)
+    assert (out == 0).all()
+    assert (lse == -math.inf).all()
+    for name, grad in gradients((out, lse), tensors).items():
+        assert grad.shape == tensors[name].shape
+        assert (grad == 0).all()
+
+
+def test_only_lse_and_only_some_gradients():
+    pairs = random_graph()
+    rows = pairs_of(*pairs, 6, 7)
+    tensors = operands(torch.float64, full=True)
+    want = gradients(run(tensors, rows), tensors)
+    for name in tensors:
+        some = {other: tensor.detach().requires_grad_(other == name) for other, tensor in tensors.items()}
+        got = run(some, rows)
+        assert torch.equal(torch.autograd.grad(loss(*got), some[name])[0], want[name]), name
+    _, lse = run(tensors, rows)
+    (grad,) = torch.autograd.grad(lse[lse > -math.inf].sum(), tensors["add"])
+    torch.testing.assert_close(grad.sum(), torch.tensor(2.0 * 4 * len(pairs[0].unique()), dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": torch.zeros(2, 3, 7, 8)}, "multiple of key heads, got 4 and 3"),
+        ({"key": torch.zeros(2, 2, 7, 9)}, "got 8 and 9"),
+        ({"value": torch.zeros(2, 4, 8, 8)}, "got 7 and 8"),
+        ({"add": torch.zeros(3, 4, 24)}, r"\(3, 4, 24\)"),
+        ({"att": torch.zeros(2, 8)}, r"att must be \[4, 8\]"),
+    ],
+)
+def test_shapes_that_do_not_fit(change, message):
+    tensors = {**operands(torch.float32), **change}
+    with pytest.raises(ValueError, match=message):
+        run(tensors, pairs_of(*random_graph(), 6, 7))
+
+
+def test_wrong_dtypes():
+    rows = pairs_of(*random_graph(), 6, 7)
+    with pytest.raises(TypeError, match="float16"):
+        run({name: tensor.half() for name, tensor in operands(torch.float32).items()}, rows)
+    with pytest.raises(ValueError, match="seed"):
+        run(operands(torch.float32), rows, dropout_p=0.5)
+
+
+def test_importing_it_does_not_import_numba():
+    code = "import sys, unified_attn.kernels.csr; sys.exit('numba' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_tensor_of_all_pairs_and_features():
+    """Peak memory of forward and backward stays below one [E, H, D] tensor."""
+    code = """
+import resource, torch
+from unified_attn.kernels.csr import csr_attention
+from tests.kernels.test_csr import pairs_of
+n, e, h, d = 2000, 400_000, 4, 32
+def call(n, e):
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randint(0, n, (2, e), generator=generator)
+    rows = pairs_of(first, second, n, n)
+    q, k, v = (torch.randn(1, h, n, size, requires_grad=True) for size in (2 * d, 2 * d, d))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    csr_attention(q, k, v, rows)[0].sum().backward()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+call(10, 20)
+grown = call(n, e)
+assert grown < e * h * d * 4 / 4, grown
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
