@@ -133,6 +133,7 @@ QUICK = {
     "csr: Where and Additive",
     "csr: Window and ALiBi",
     "scatter: EdgeBias",
+    "scatter: Padding",
     "scatter: GATv2",
     "reference: dense, Causal and RoPE",
     "reference: dense, Padding and ALiBi",

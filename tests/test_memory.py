@@ -1,6 +1,6 @@
 """What a call needs beside its inputs: no tensor of edges x heads x features, no table of queries x keys.
 
-Peaks are the growth of a fresh process, after the kernels were compiled at a tiny size. Other libraries formed [E, H, C]
+Peaks are the growth of a fresh process, after kernels were compiled at a tiny size. Other libraries formed [E, H, C]
 messages several times over: pyg-team/pytorch_geometric #527, #8316; or L x S scores: microsoft/Graphormer #113,
 Dao-AILab/flash-attention #17.
 """
@@ -74,16 +74,19 @@ def step(q, k, v):
     out = attention(q, k, v, mask={mask}, bias={bias}, backend={backend})
     out.backward(out)
 
-growth(step, make(100), make(32768))
+growth(step, make(600), make(32768))  # 600: few enough pairs to run sparsely too
 """
 
 
 @linux
-@pytest.mark.parametrize("bias", ["None", "EdgeBias(values)"])
+@pytest.mark.parametrize("bias", [pytest.param("None", marks=pytest.mark.slow), "EdgeBias(values)"])
 @pytest.mark.parametrize(
     "score",
-    ["Dot()", "GATv2(torch.ones(4, 16))", "GAT(torch.ones(4, 16), torch.ones(4, 16))"],
-    ids=["Dot", "GATv2", "GAT"],
+    [
+        pytest.param("Dot()", id="Dot"),
+        pytest.param("GATv2(torch.ones(4, 16))", id="GATv2"),
+        pytest.param("GAT(torch.ones(4, 16), torch.ones(4, 16))", id="GAT", marks=pytest.mark.slow),
+    ],
 )
 def test_a_graph_of_500000_edges_needs_less_than_one_message_tensor(score: str, bias: str) -> None:
     one = 500_000 * 4 * 16 * 4  # [E, H, C] in float32: 122 MiB
@@ -91,7 +94,7 @@ def test_a_graph_of_500000_edges_needs_less_than_one_message_tensor(score: str, 
 
 
 @linux
-@pytest.mark.parametrize("backend", ["None", "'csr'"])
+@pytest.mark.parametrize("backend", ["None", pytest.param("'csr'", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("mask", "bias"),
     [

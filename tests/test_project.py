@@ -19,7 +19,7 @@ LIBRARY = "unified_attn"
 
 # A part of the library imports from its own row and the rows above it, inside functions too; for types alone, from any.
 ROWS = [
-    {"_counting_sort", "dropout"},
+    {"_compiling", "_counting_sort", "dropout"},
     {"errors", "rows", "pairs", "problem"},
     {"masks", "biases", "scores"},
     {"kernels"},
@@ -33,7 +33,7 @@ ROWS = [
 FORBIDDEN = {"graphs", "experiments", "tests"}
 # Imported when used: not while a module loads, but for the parts named here, which are themselves loaded when used.
 LAZY: dict[str, set[str]] = {
-    "numba": {"_counting_sort", "kernels"},
+    "numba": {"_compiling", "kernels"},
     "triton": {"kernels"},
     "torch_scatter": set(),
     "torch_geometric": set(),

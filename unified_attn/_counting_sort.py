@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from unified_attn._compiling import kernel
 
 Ints = npt.NDArray[np.int64]
 Narrow = npt.NDArray[np.int32]
 
 
-@njit(nogil=True)
+@kernel
 def counting_sort(major: Ints, minor: Ints, size: int) -> tuple[Ints, Narrow, Narrow]:
     """Sorts pairs by ``major``, stably.
 

@@ -120,9 +120,8 @@ class Pairs:
         if self.is_dense:
             return table
         ends = (self.batch, self.head, self.query, self.key)
-        return table[
-            tuple(end if size != 1 else end.new_zeros(()) for end, size in zip(ends, table.shape, strict=True))
-        ]
+        # Zeros of one element but all dimensions: a compiler would ask for the value of an index without dimensions.
+        return table[tuple(e if n != 1 else e.new_zeros([1] * e.dim()) for e, n in zip(ends, table.shape, strict=True))]
 
     def of_edges(self, values: Tensor) -> Tensor:
         """Values tied to the caller's edges, ``[E]`` or ``[E, H]``, as ``[1, 1 | H, E]``."""

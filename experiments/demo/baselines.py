@@ -13,7 +13,7 @@ class KneserNey:
 
         p_n(c | h) = max(count(hc) - d_n, 0) / count(h) + d_n * types(h) / count(h) * p_{n-1}(c | h')
 
-    The top order counts occurrences, a lower one in how many contexts an n-gram occurs; the lowest backs off to 1 / size.
+    The top order counts occurrences, a lower one in how many contexts an n-gram occurs; below all is 1 / size.
     d_n = n1 / (n1 + 2 n2), with n1 and n2 the numbers of n-grams counted once and twice (Ney, Essen and Kneser 1994).
     """
 

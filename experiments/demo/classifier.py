@@ -123,7 +123,7 @@ def train(digits: Digits, seed: int, config: ClassifierConfig, scale: float | No
         enable_model_summary=False,
         enable_progress_bar=False,  # the bar counts trainings
     )
-    trainer.fit(module, train_dataloaders=[0])  # a batch is the whole graph
+    trainer.fit(module, train_dataloaders=range(1))  # a step an epoch: a batch is the whole graph
     return module.net.eval()
 
 

@@ -104,7 +104,7 @@ class HashedNGrams(nn.Module):
         code, found = x, []
         for back in range(1, 5):
             code = code * len(ALPHABET) + pad(x, (back, 0))[:, : x.shape[1]]
-            # Multiplicative hashing; int64 wraps where it overflows, and a remainder by a positive size is not negative.
+            # Multiplicative hashing: int64 wraps around, and a remainder by a positive size is never negative.
             found.append((code * 0x9E3779B1 >> 8) % self.table.num_embeddings)
         return self.table(torch.stack(found, -1).flatten(0, 1)).unflatten(0, x.shape)
 
@@ -170,46 +170,56 @@ class RandomWindows:
             yield self.text[start + window]
 
 
-def every_character_once(text: Tensor, context: int, batch: int = 32) -> list[tuple[Tensor, Tensor]]:
-    """Inputs and targets ``[B, context]`` in which each character is a target once, and -100 (no target) elsewhere.
+class EveryCharacter:
+    """Batches of inputs and targets ``[B, context]``: each character is a target once, elsewhere it is -100 (no target).
 
     A window is moved by three quarters of its length, so that all but the first characters have a quarter of it to look
     back upon.
     """
-    stride = context * 3 // 4
-    inputs = torch.cat([torch.tensor([NEWLINE]), text[:-1]])
-    starts = [0, *range(stride, max(len(text) - context // 4, 1), stride)]
-    windows = []
-    for start in starts:
-        target = text[start : start + context].clone()
-        target[: context // 4 if start else 0] = -100
-        short = context - len(target)
-        windows.append((pad(inputs[start : start + context], (0, short)), pad(target, (0, short), value=-100)))
-    return [
-        (torch.stack([w[0] for w in some]), torch.stack([w[1] for w in some]))
-        for some in (windows[n : n + batch] for n in range(0, len(windows), batch))
-    ]
+
+    def __init__(self, text: Tensor, context: int, batch: int = 32) -> None:
+        inputs = torch.cat([torch.tensor([NEWLINE]), text[:-1]])
+        overlap = context // 4
+        self.inputs, self.targets, self.batch = [], [], batch
+        for start in range(0, max(len(text) - overlap, 1), context - overlap):
+            target = text[start : start + context].clone()
+            target[: overlap if start else 0] = -100
+            short = context - len(target)
+            self.inputs.append(pad(inputs[start : start + context], (0, short)))
+            self.targets.append(pad(target, (0, short), value=-100))
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.inputs) / self.batch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for n in range(0, len(self.inputs), self.batch):
+            yield torch.stack(self.inputs[n : n + self.batch]), torch.stack(self.targets[n : n + self.batch])
+
+
+def bits_and_count(decoder: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Bits that the targets cost, and their number."""
+    nats = cross_entropy(decoder(x).transpose(1, 2), y, reduction="sum")
+    return torch.stack([nats.double() / math.log(2), (y >= 0).sum().double()])
 
 
 @torch.no_grad()
-def bits_per_character(decoder: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
-    nats = sum(cross_entropy(decoder(x).transpose(1, 2), y, reduction="sum").item() for x, y in batches)
-    return nats / math.log(2) / sum(int((y >= 0).sum()) for _, y in batches)
+def bits_per_character(decoder: nn.Module, text: EveryCharacter) -> float:
+    bits, count = sum(bits_and_count(decoder, x, y) for x, y in text)
+    return float(bits / count)
 
 
 class DecoderTraining(lightning.LightningModule):
     """Muon for the matrices, Adam for what is looked up or scales; one cycle of warm-up and cosine."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, net: Decoder, config: DecoderConfig) -> None:
         super().__init__()
-        self.config = config
-        self.decoder = Decoder(config)
+        self.config, self.decoder = config, net
         self.automatic_optimization = False  # Lightning steps several optimizers only by hand
         self.train_curve: list[float] = []
         self.validation_curve: list[tuple[int, float]] = []
         self._sum = torch.zeros(2, dtype=torch.float64)
 
-    def configure_optimizers(self):  # noqa: ANN201
+    def configure_optimizers(self):
         config, decoder = self.config, self.decoder
         matrices = [p for p in decoder.blocks.parameters() if p.dim() == 2]
         scales = [p for p in decoder.parameters() if p.dim() == 1]
@@ -243,9 +253,7 @@ class DecoderTraining(lightning.LightningModule):
         self._sum.zero_()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
-        x, y = batch
-        nats = cross_entropy(self.decoder(x).transpose(1, 2), y, reduction="sum").item()
-        self._sum += torch.tensor([nats / math.log(2), int((y >= 0).sum())])
+        self._sum += bits_and_count(self.decoder, *batch)
 
     def on_validation_epoch_end(self) -> None:
         bits = float(self._sum[0] / self._sum[1])

@@ -166,8 +166,8 @@ def digit_graph(
         axis.set_xlim(spread[:, 0].min() - 0.2, spread[:, 0].max() + 0.2)
         axis.set_ylim(spread[:, 1].min() - 0.2, spread[:, 1].max() + 0.2)
     figure.suptitle(
-        "Whom a digit listens to: first GATv2 layer, mean over heads. Arrows run from source to target, as dark as they\n"
-        "weigh (numbers: into the large digit). Frame: green = classified rightly, red = wrongly",
+        "Whom a digit listens to: first GATv2 layer, mean over heads. Arrows run from source to target, as dark as\n"
+        "they weigh (numbers: into the large digit). Frame: green = classified rightly, red = wrongly",
         fontsize=12,
     )
     return save(figure, path)

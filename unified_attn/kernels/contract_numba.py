@@ -3,19 +3,14 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import numba
+from functools import partial
 
-_OPTIONS = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
+from unified_attn._compiling import kernel
 
-
-def _compiled(function):
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # no directory that can be written to
-        return numba.njit(**_OPTIONS)(function)
+_SUMS = frozenset({"reassoc", "contract", "nsz"})  # lets the loop over d vectorise
 
 
-@_compiled
+@partial(kernel, fastmath=_SUMS)
 def forward(task, b, start, stop, x, att, out):
     """``out[b, n, h] = <x[b, n, h // group], att[h]>`` for one block of nodes."""
     heads, size = att.shape
@@ -29,7 +24,7 @@ def forward(task, b, start, stop, x, att, out):
             out[b, n, h] = total
 
 
-@_compiled
+@partial(kernel, fastmath=_SUMS)
 def backward(task, b, start, stop, grad, x, att, dx, partial):
     """Writes ``dx[b, n]``, adds to this block's ``partial [Hq, D]``; x is not read where the gradient is 0."""
     heads, size = att.shape

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .csr_args import CHUNK
-from .csr_pair import (
+from unified_attn._compiling import kernel
+from unified_attn.kernels.csr_args import CHUNK
+from unified_attn.kernels.csr_pair import (
     DOT,
     HEAD_FIELDS,
     HEAD_STEP,
@@ -22,11 +23,10 @@ from .csr_pair import (
     block_start,
     dot,
     kept,
-    kernel,
     summed,
     touch,
 )
-from .lanes import (
+from unified_attn.kernels.lanes import (
     MANY,
     block_count,
     block_width,

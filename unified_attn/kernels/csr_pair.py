@@ -6,14 +6,11 @@ Everything here is inlined into the kernels. Addresses are bytes; an address of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-import numba
-
-from .. import dropout
-from .lanes import (
+from unified_attn import dropout
+from unified_attn._compiling import inlined
+from unified_attn.kernels.lanes import (
     block_count,
     block_width,
     float_size,
@@ -28,8 +25,6 @@ from .lanes import (
     zero,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 DOT, SUM = 0, 1
 
 # The fields of the head table, 8 bytes each: where a query head's key or value head begins in an operand.
@@ -43,22 +38,6 @@ STAMP = int.from_bytes(
         b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("[cdl]*.py"))), digest_size=6
     ).digest()
 )
-
-
-def inlined(function: Function) -> Function:
-    """Compile a helper into its callers."""
-    result: Function = numba.njit(forceinline=True, error_model="numpy")(function)
-    return result
-
-
-def kernel(function: Function) -> Function:
-    """Compile an entry point that runs without the interpreter lock, cached on disk where that is possible."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        result: Function = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no directory that can be written to
-        result = numba.njit(**options)(function)
-    return result
 
 
 HEAD_STEP, PAIR_STEP = dropout.HEAD_STEP, dropout.PAIR_STEP

@@ -56,9 +56,7 @@ class Graph(Mask):
             raise ValueError(
                 f"edge_index has shape {list(edge_index.shape)}; it must be [2, E], sources then targets{turned}"
             )
-        compiled = (
-            torch.compiler.is_compiling()
-        )  # there a check in Python would bound the sizes; the operator checks too
+        compiled = torch.compiler.is_compiling()  # there such checks would bound the sizes; the operator checks too
         if not compiled and edge_index.shape[1] > LIMIT:
             raise ValueError(f"edge_index holds {edge_index.shape[1]} edges; one graph holds at most {LIMIT}: split it")
         for name, size in (("num_keys", num_keys), ("num_queries", num_queries)):
