@@ -101,9 +101,9 @@ def run_table(repeats: int) -> list[table.Verdict]:
     verdicts = [table.check(row, repeats) for row in track(rows.ROWS, "models")]
     print(table.show(verdicts))
     print(
-        "output: largest absolute error, float32. gradient: the same of the gradients of all inputs and weights, those\n"
-        f"with entries above 1 scaled to 1. PASS: both at most {table.TOLERANCE:g}. speed: the peer's time / ours,\n"
-        "forward and backward, median of runs in turn; below 1 the peer is faster."
+        "output: largest absolute error, float32. gradient: the same of the gradients of all inputs and weights,\n"
+        f"those with entries above 1 scaled to 1. PASS: both at most {table.TOLERANCE:g}. speed: the peer's time\n"
+        "/ ours, forward and backward, median of runs in turn; below 1 the peer is faster."
     )
     return verdicts
 
@@ -161,14 +161,14 @@ def run_text(out: Path, config: DecoderConfig, limit: int | None) -> tuple[dict[
         "bits per character of the test text, all of it:\n"
         + "\n".join(f"  {value:.3f}  {name}" for name, value in sorted(bits.items(), key=lambda item: item[1]))
         + "\nxz (preset 9e): the test text alone; and what the test text adds to the compressed training text. The\n"
-        f"5-gram model and the latter have read all training text, the decoder as much as {seen / len(train):.0%} of it."
+        f"5-gram model and the latter have read all training text, the decoder {seen / len(train):.0%} of it."
     )
     prompt = "class Graph:\n    def __init__(self, "
     sample = net.generate(torch.from_numpy(text.encode(prompt)), 300, config.context, temperature=0.6, seed=0)
     sample_text = text.decode(sample.numpy())
     print("\nA sample, at temperature 0.6:\n\n" + "\n".join("  | " + line for line in sample_text.splitlines()))
 
-    snippet = "    def mean(self, values):\n        return sum(values) / len(values)"
+    snippet = "def mean(values):\n    return sum(values) / n"
     weights = net.head_weights(torch.from_numpy(text.encode(snippet))).numpy()
     pictures = [
         figures.text_curves(

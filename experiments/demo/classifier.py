@@ -33,15 +33,15 @@ class ClassifierConfig:
     """
 
     neighbours: int = 7
-    eigenvectors: int = 16
+    eigenvectors: int = 32
     heads: int = 4
     head_dim: int = 16
-    epochs: int = 100
+    epochs: int = 50
     lr: float = 0.01
     weight_decay: float = 5e-4
     dropout: float = 0.5
     attention_dropout: float = 0.2
-    consistency: float = 1.0
+    consistency: float = 3.0
     temperature: float = 0.5
 
 

@@ -171,7 +171,7 @@ class RandomWindows:
 
 
 class EveryCharacter:
-    """Batches of inputs and targets ``[B, context]``: each character is a target once, elsewhere it is -100 (no target).
+    """Batches of inputs and targets ``[B, context]``: each character is a target once; -100 is no target.
 
     A window is moved by three quarters of its length, so that all but the first characters have a quarter of it to look
     back upon.
@@ -258,4 +258,5 @@ class DecoderTraining(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         bits = float(self._sum[0] / self._sum[1])
         self.validation_curve.append((len(self.train_curve), bits))
-        self.log("val_bpc", bits, prog_bar=True)
+        seen = len(self.train_curve) * self.config.batch * self.config.context
+        self.print(f"  after {seen:>9,} characters: {bits:.3f} bits per character of validation text")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
-import networkx
 import numpy as np
 
 matplotlib.use("Agg")
@@ -14,7 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 DPI = 110
-BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#d9822b", "#3f9b5f", "#8a8f98"
+BLUE, ORANGE, GREEN, GREY, RED = "#2f6db3", "#d9822b", "#3f9b5f", "#8a8f98", "#c0392b"
 
 
 def save(figure: plt.Figure, path: Path) -> Path:
@@ -70,8 +69,8 @@ def heads(path: Path, weights: np.ndarray, text: str, bias: str, chosen: Sequenc
     for axis, (layer, head, why) in zip(axes.flat, chosen, strict=True):
         # A square root: most weights are small, and a linear scale would show the diagonal alone.
         picture = axis.imshow(np.sqrt(weights[layer, head]), cmap="magma", vmin=0, vmax=1)
-        axis.set_xticks(range(len(text)), shown, fontsize=7, family="monospace")
-        axis.set_yticks(range(len(text)), shown, fontsize=7, family="monospace")
+        axis.set_xticks(range(len(text)), shown, fontsize=9, family="monospace")
+        axis.set_yticks(range(len(text)), shown, fontsize=9, family="monospace")
         axis.tick_params(length=0)
         axis.set_title(f"layer {layer + 1}, head {head + 1}: {why}", fontsize=11)
         axis.set_xlabel("key: the character attended")
@@ -79,7 +78,7 @@ def heads(path: Path, weights: np.ndarray, text: str, bias: str, chosen: Sequenc
     bar = figure.colorbar(picture, ax=axes, shrink=0.6, ticks=[0, 0.1**0.5, 0.5**0.5, 1])
     bar.ax.set_yticklabels(["0", "0.1", "0.5", "1"])
     bar.set_label("attention weight")
-    figure.suptitle(f"Heads of the trained decoder (Causal mask, {bias}) on a line of the test text", fontsize=14)
+    figure.suptitle(f"Heads of the trained decoder (Causal mask, {bias}) on two lines of Python", fontsize=14)
     return save(figure, path)
 
 
@@ -114,60 +113,73 @@ def digit_graph(
     weights: np.ndarray,
     centres: Sequence[int],
 ) -> Path:
-    """Around each centre, the digits it attends and those that they attend; edges as dark as they weigh."""
+    """Around each centre the digits that it attends, and around those what they attend most."""
     source, target = edge_index
+
+    def incoming(node: int) -> list[tuple[int, float]]:
+        """Who speaks to a node but itself, and how much it weighs, the heaviest first."""
+        edges = np.flatnonzero((target == node) & (source != node))
+        return [(int(source[e]), float(weights[e])) for e in edges[np.argsort(-weights[edges])]]
+
     figure, axes = plt.subplots(1, len(centres), figsize=(8 * len(centres), 8.2), layout="constrained")
     for axis, centre in zip(np.atleast_1d(axes), centres, strict=True):
-        graph = networkx.DiGraph()
-        inner = source[(target == centre) & (source != centre)]
-        graph.add_nodes_from([centre, *inner])
-        for node in [centre, *inner]:
-            into = np.flatnonzero((target == node) & (source != node))
-            # Of the second ring only what weighs most: the first must stay legible.
-            kept = into if node == centre else into[np.argsort(-weights[into])[:3]]
-            graph.add_weighted_edges_from((int(source[e]), int(node), float(weights[e])) for e in kept)
-        outer = [n for n in graph if n != centre and n not in set(inner.tolist())]
-        place = networkx.shell_layout(graph, [[centre], list(inner), outer] if outer else [[centre], list(inner)])
-        place = networkx.kamada_kawai_layout(networkx.Graph(graph.edges), pos=place, weight=None)
-        heaviest = max(w for _, _, w in graph.edges(data="weight"))
-        for u, v, w in sorted(graph.edges(data="weight"), key=lambda edge: edge[2]):
-            strength = w / heaviest
-            axis.annotate(
-                "",
-                place[v],
-                place[u],
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "color": plt.cm.Blues(0.15 + 0.85 * strength),
-                    "linewidth": 0.6 + 3.4 * strength,
-                    "shrinkA": 17,
-                    "shrinkB": 19,
-                    "connectionstyle": "arc3,rad=0.08",
-                },
-            )
+        inner = ring_order(source[(target == centre) & (source != centre)], labels)
+        ring = {centre, *inner}
+        edges = [(u, centre, weight) for u, weight in incoming(centre) if u in ring]
+        for node in inner:  # of the second ring only what weighs most: the first must stay legible
+            edges += [(u, node, weight) for u, weight in incoming(node) if u not in ring][:2]
+        place = {centre: np.zeros(2), **circle(inner, radius=1.0)}
+        outer = sorted(
+            {u for u, v, _ in edges if u not in ring},
+            key=lambda n: angle(sum(place[v] for u, v, _ in edges if u == n)),
+        )
+        first = angle(sum(place[v] for u, v, _ in edges if u == outer[0])) if outer else 0.0
+        place |= circle(outer, radius=1.85, start=first)
+        heaviest = max(weight for _, _, weight in edges)
+        for u, v, weight in edges:
+            strength = weight / heaviest
+            arrow = {
+                "arrowstyle": "-|>",
+                "color": plt.cm.Blues(0.2 + 0.8 * strength),
+                "linewidth": 0.6 + 4.4 * strength,
+                "shrinkA": 20,
+                "shrinkB": 34 if v == centre else 24,
+            }
+            axis.annotate("", place[v], place[u], arrowprops=arrow)
             if v == centre:
+                white = {"boxstyle": "round,pad=0.15", "color": "white", "alpha": 0.85}
                 axis.annotate(
-                    f"{100 * w:.0f}%", 0.56 * np.array(place[u]) + 0.44 * np.array(place[v]), fontsize=9, ha="center"
+                    f"{100 * weight:.0f} %", 0.55 * place[u], ha="center", va="center", fontsize=9, bbox=white
                 )
         for node, xy in place.items():
-            image = OffsetImage(pixels[node].reshape(8, 8), cmap="gray_r", zoom=4.2 if node != centre else 6.5)
-            right = labels[node] == predicted[node]
-            frame = {"edgecolor": GREEN if right else "#c0392b", "linewidth": 2.2, "boxstyle": "square,pad=0.12"}
+            image = OffsetImage(pixels[node].reshape(8, 8), cmap="gray_r", zoom=7 if node == centre else 4.2)
+            color = GREEN if labels[node] == predicted[node] else RED
+            frame = {"edgecolor": color, "linewidth": 2.2, "boxstyle": "square,pad=0.12"}
             axis.add_artist(AnnotationBbox(image, xy, pad=0.1, bboxprops=frame))
         self_weight = weights[(source == centre) & (target == centre)].sum()
         axis.set_title(
             f"a {labels[centre]}, read as {predicted[centre]}: {100 * self_weight:.0f} % of its attention is on itself",
             fontsize=12,
         )
-        axis.margins(0.12)
-        axis.autoscale_view()
+        axis.set(xlim=(-2.15, 2.15), ylim=(-2.15, 2.15), aspect="equal")
         axis.axis("off")
-        spread = np.array(list(place.values()))
-        axis.set_xlim(spread[:, 0].min() - 0.2, spread[:, 0].max() + 0.2)
-        axis.set_ylim(spread[:, 1].min() - 0.2, spread[:, 1].max() + 0.2)
     figure.suptitle(
         "Whom a digit listens to: first GATv2 layer, mean over heads. Arrows run from source to target, as dark as\n"
         "they weigh (numbers: into the large digit). Frame: green = classified rightly, red = wrongly",
         fontsize=12,
     )
     return save(figure, path)
+
+
+def ring_order(nodes: np.ndarray, labels: np.ndarray) -> list[int]:
+    """Equal digits side by side."""
+    return [int(n) for n in nodes[np.argsort(labels[nodes], kind="stable")]]
+
+
+def circle(nodes: Sequence[int], radius: float, start: float = 0.0) -> dict[int, np.ndarray]:
+    turns = start + 2 * np.pi * np.arange(len(nodes)) / max(len(nodes), 1)
+    return {node: radius * np.array([np.cos(t), np.sin(t)]) for node, t in zip(nodes, turns, strict=True)}
+
+
+def angle(xy: np.ndarray) -> float:
+    return float(np.arctan2(xy[1], xy[0]) % (2 * np.pi))

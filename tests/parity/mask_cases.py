@@ -20,6 +20,7 @@ class MaskCase:
     allowed: Tensor  # bool, broadcasts to [B, H, Nq, Nk]
     edges: Tensor | None = None  # [2, E]: sources, targets
     keep: Tensor | None = None  # bool [E] or [E, H]
+    inverse: MaskCase | None = None  # what this is the inverse of: two inversions cancel
 
     def as_set(self) -> Tensor:
         """Allowed pairs where a graph counts as a set of them."""
@@ -42,7 +43,7 @@ class MaskCase:
         return MaskCase(self.mask | other.mask, self.as_set() | other.as_set())
 
     def __invert__(self) -> MaskCase:
-        return MaskCase(~self.mask, ~self.as_set())
+        return self.inverse or MaskCase(~self.mask, ~self.as_set(), inverse=self)
 
 
 def everything(g: Grid) -> Tensor:

@@ -87,8 +87,8 @@ def problems(draw: st.DrawFn) -> object:
         g, composed(names, joints, inverted), bias, SCORES[score], scale, dropout, given_positions=placed, seed=seed
     )
     for name in ("q", "k", "v"):
-        if name != "q" and batch > 0 and draw(st.sampled_from([False, False, True])):
-            # One sequence for the whole batch: a stride of 0.
+        if name != "q" and batch > 0 and dtype != torch.bfloat16 and draw(st.sampled_from([False, False, True])):
+            # One sequence for the whole batch: a stride of 0. (The gradient of a half is rounded before expand sums it.)
             case.given[name] = case.given[name][:1].detach().requires_grad_()
             case.inputs[name] = case.given[name].expand(batch, -1, -1, -1)
         else:
