@@ -228,3 +228,31 @@ def test_one_graph_serves_many_calls(way: str) -> None:
             backend = way.removesuffix(" on edges")
             out = attention(q, k, v, mask=mask, backend=backend)
             torch.testing.assert_close(out, run("reference", q, k, v, None if mask is shared else Causal()))
+
+
+def test_transforms_of_torch_func_take_a_back_end_that_knows_them() -> None:
+    """The fused operator has no rule for them (and would have taken tangents for 0): the default is another one."""
+    graph = Graph(torch.tensor([[0, 1, 2, 2], [1, 1, 0, 1]]))
+    q, k, v, t = torch.randn(4, 1, 2, 3, 4, dtype=torch.float64).unbind()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return attention(x, k, v, mask=graph)
+
+    slope = torch.autograd.grad(f(leaf := q.clone().requires_grad_()).sum(), leaf)[0]
+    torch.testing.assert_close(torch.func.grad(lambda x: f(x).sum())(q), slope)
+    step = 1e-6
+    torch.testing.assert_close(torch.func.jvp(f, (q,), (t,))[1], (f(q + step * t) - f(q - step * t)) / (2 * step))
+    torch.testing.assert_close(torch.vmap(f)(torch.stack([q, t])), torch.stack([f(q), f(t)]))
+
+
+def test_forward_mode_through_the_fused_back_end_raises() -> None:
+    """A custom operator drops tangents without a word."""
+    graph = Graph(torch.tensor([[0, 1], [1, 1]]))
+    x = torch.randn(1, 1, 2, 4, dtype=torch.float64)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        for score in (None, GAT(*torch.randn(2, 1, 4)), GATv2(torch.randn(1, 4))):
+            with pytest.raises(UnsupportedError, match="no forward-mode derivative; use backend='scatter'"):
+                attention(dual, x, x, mask=graph, score=score)
+            out = attention(dual, x, x, mask=graph, score=score, backend="scatter")
+            assert torch.autograd.forward_ad.unpack_dual(out).tangent is not None

@@ -21,6 +21,7 @@ class MaskCase:
     edges: Tensor | None = None  # [2, E]: sources, targets
     keep: Tensor | None = None  # bool [E] or [E, H]
     inverse: MaskCase | None = None  # what this is the inverse of: two inversions cancel
+    graphs: int = 0  # how many graphs `&` joins here: two or more are a set of pairs
 
     def as_set(self) -> Tensor:
         """Allowed pairs where a graph counts as a set of them."""
@@ -32,12 +33,11 @@ class MaskCase:
         return self.allowed & table
 
     def __and__(self, other: MaskCase) -> MaskCase:
-        mask = self.mask & other.mask
-        if self.edges is not None and other.edges is None:
-            return MaskCase(mask, self.allowed & other.allowed, self.edges, self.keep)
-        if self.edges is None and other.edges is not None:
-            return MaskCase(mask, self.allowed & other.allowed, other.edges, other.keep)
-        return MaskCase(mask, self.as_set() & other.as_set())
+        mask, graphs = self.mask & other.mask, self.graphs + other.graphs
+        if graphs > 1:
+            return MaskCase(mask, self.as_set() & other.as_set(), graphs=graphs)
+        listing = self if self.graphs else other
+        return MaskCase(mask, self.allowed & other.allowed, listing.edges, listing.keep, graphs=graphs)
 
     def __or__(self, other: MaskCase) -> MaskCase:
         return MaskCase(self.mask | other.mask, self.as_set() | other.as_set())
@@ -113,7 +113,7 @@ def random_edges(g: Grid) -> Tensor:
 
 def graph(g: Grid, edges: Tensor | None = None) -> MaskCase:
     edges = random_edges(g) if edges is None else edges
-    return MaskCase(Graph(edges), everything(g), edges)
+    return MaskCase(Graph(edges), everything(g), edges, graphs=1)
 
 
 def kept(g: Grid, *heads: int) -> MaskCase:
@@ -125,7 +125,7 @@ def kept(g: Grid, *heads: int) -> MaskCase:
 
 def sized(g: Grid) -> MaskCase:
     edges = random_edges(g)
-    return MaskCase(Graph(edges, num_keys=g.keys, num_queries=g.queries), everything(g), edges)
+    return MaskCase(Graph(edges, num_keys=g.keys, num_queries=g.queries), everything(g), edges, graphs=1)
 
 
 def complete(g: Grid) -> MaskCase:

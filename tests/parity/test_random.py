@@ -88,7 +88,7 @@ def problems(draw: st.DrawFn) -> object:
     )
     for name in ("q", "k", "v"):
         if name != "q" and batch > 0 and dtype != torch.bfloat16 and draw(st.sampled_from([False, False, True])):
-            # One sequence for the whole batch: a stride of 0. (The gradient of a half is rounded before expand sums it.)
+            # One sequence for the whole batch: a stride of 0. (A gradient in half is rounded before expand sums it.)
             case.given[name] = case.given[name][:1].detach().requires_grad_()
             case.inputs[name] = case.given[name].expand(batch, -1, -1, -1)
         else:

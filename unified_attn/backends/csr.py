@@ -35,6 +35,8 @@ class CSR(Backend):
             reasons.append(f"the tensors are on {problem.q.device}, and the kernels run on CPU")
         if not torch.compiler.is_compiling():  # an import cannot be traced
             reasons.extend(_numba_error())
+            if torch._C._are_functorch_transforms_active():
+                reasons.append("a transform of torch.func is active, and the fused kernels know none of them")
         return reasons
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 @functools.cache
@@ -18,23 +19,26 @@ def torch_scatter() -> tuple[ModuleType | None, str]:
     """The torch-scatter module or None, and one line that says which reductions are used and why."""
     try:
         import torch_scatter as module
-    except ModuleNotFoundError as error:
-        if error.name == "torch_scatter":
+
+        found = f"torch-scatter {module.__version__}"
+        for name in ("segment_sum_csr", "segment_max_csr"):
+            getattr(torch.ops.torch_scatter, name)
+    except Exception as error:  # a mismatched binary raises OSError, RuntimeError, ImportError, AttributeError
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch_scatter":
             return None, "torch's own reductions (torch-scatter is not installed)"
-        return None, f"torch's own reductions (torch-scatter does not import: {error})"
-    except Exception as error:  # a mismatched binary raises OSError, RuntimeError or ImportError
-        return None, f"torch's own reductions (torch-scatter does not import: {str(error).splitlines()[0]})"
-    return module, f"torch-scatter {module.__version__}"
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        return None, f"torch's own reductions (torch-scatter does not import: {reason})"
+    return module, found
 
 
-def _torch_alone() -> bool:
-    return torch.compiler.is_compiling() or torch_scatter()[0] is None
+def _torch_alone(src: Tensor) -> bool:
+    """Whether to use torch's own: for want of torch-scatter, or since its operators cannot be traced."""
+    traced = torch.compiler.is_compiling() or isinstance(src, FakeTensor) or src.is_meta
+    return traced or torch._C._are_functorch_transforms_active() or torch_scatter()[0] is None
 
 
 class _SegmentSum(torch.autograd.Function):
     """torch-scatter's sum, whose own derivative can be taken once only."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
@@ -57,9 +61,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 class _SegmentMax(torch.autograd.Function):
-    """torch-scatter's maximum as a constant; a Function, since torch's transforms refuse those in C++."""
-
-    generate_vmap_rule = True
+    """torch-scatter's maximum as a constant; a Function, since its own has no forward-mode derivative."""
 
     @staticmethod
     def forward(src: Tensor, indptr: Tensor) -> Tensor:
@@ -93,7 +95,7 @@ def segment_sum(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
         >>> segment_sum(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 2]))
         tensor([0., 1., 5.])
     """
-    if _torch_alone():
+    if _torch_alone(src):
         return src.new_zeros(indptr.shape[0] - 1, *src.shape[1:]).index_add(0, row, src)
     out: Tensor = _SegmentSum.apply(src, indptr, row)
     return out
@@ -113,7 +115,7 @@ def segment_max(src: Tensor, indptr: Tensor, row: Tensor) -> Tensor:
         tensor([-inf, 1., 3.])
     """
     src = src.detach()
-    if _torch_alone():
+    if _torch_alone(src):
         index = row.reshape(-1, *[1] * (src.dim() - 1)).expand_as(src)
         low = src.new_full((indptr.shape[0] - 1, *src.shape[1:]), -torch.inf)
         return low.scatter_reduce(0, index, src, "amax")
