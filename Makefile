@@ -20,10 +20,10 @@ demo: $(READY) ## train and run small models on a text and a graph
 	$(PY) -m experiments.demo
 
 test: $(READY) ## run the quick tests: all but those marked slow
-	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "not slow" $(PYTEST_ARGS)
 
 test-full: $(READY) ## run the slow tests: the rest of every generated matrix, training, large inputs
-	$(PY) -m pytest -m slow $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal -q -m slow $(PYTEST_ARGS)
 
 lint: $(READY) ## check style, formatting and types
 	$(PY) -m ruff check

@@ -206,15 +206,16 @@ def run_graph(out: Path, config: ClassifierConfig, seeds: int) -> tuple[dict[str
     scores: dict[str, list[float]] = {}
     first = None
     for seed in track(range(seeds), "label draws"):
-        labelled = digits.draw_labels(data.labels, seed)
-        predicted = {name: torch.from_numpy(p) for name, p in digits.baselines(data, labelled).items()}
+        labels = classifier.Labels(data, seed)
+        guesses = digits.baselines(data, labels.nodes.numpy())
+        predicted = {name: torch.from_numpy(guess) for name, guess in guesses.items()}
         for name, scale in (("uniform attention", 0.0), ("GATv2", None)):
-            net = classifier.train(data, seed, config, scale)
+            net = classifier.train(labels, seed, config, scale)
             with torch.no_grad():
-                predicted[name] = net(data).argmax(1)
-        first = (net, predicted["GATv2"]) if first is None else first
+                predicted[name] = net(labels.all_inputs(), data.graph).argmax(1)
+        first = (net, labels.all_inputs(), predicted["GATv2"]) if first is None else first
         for name, p in predicted.items():
-            scores.setdefault(name, []).append(classifier.accuracy(p, data, torch.from_numpy(labelled)))
+            scores.setdefault(name, []).append(classifier.accuracy(p, data, labels.nodes))
     table_ = {name: {"mean": float(np.mean(s)), "std": spread(s), "seeds": s} for name, s in scores.items()}
     difference = np.array(scores["GATv2"]) - np.array(scores["label propagation"])
     print("\n".join(f"  {one['mean']:6.1%} ± {one['std']:.1%}  {name}" for name, one in table_.items()))
@@ -223,9 +224,9 @@ def run_graph(out: Path, config: ClassifierConfig, seeds: int) -> tuple[dict[str
         f"GATv2 minus label propagation, a draw each, in points: {', '.join(f'{100 * d:+.1f}' for d in difference)}; "
         f"mean {100 * difference.mean():+.2f} ± {100 * spread(difference):.2f}"
     )
-    net, predicted = first
+    net, inputs, predicted = first
     with torch.no_grad():
-        weights = net.first.weights(data.features, data).mean(0).numpy()
+        weights = net.first.weights(inputs, data.graph).mean(0).numpy()
     wrong = np.flatnonzero(predicted.numpy() != data.labels)
     centres = [pick_digit(data, np.flatnonzero(predicted.numpy() == data.labels)), pick_digit(data, wrong)]
     pictures = [

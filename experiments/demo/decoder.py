@@ -209,7 +209,7 @@ def bits_per_character(decoder: nn.Module, text: EveryCharacter) -> float:
 
 
 class DecoderTraining(lightning.LightningModule):
-    """Muon for the matrices, Adam for what is looked up or scales; one cycle of warm-up and cosine."""
+    """Muon for the matrices, Adam for what is looked up or scales."""
 
     def __init__(self, net: Decoder, config: DecoderConfig) -> None:
         super().__init__()
@@ -231,12 +231,12 @@ class DecoderTraining(lightning.LightningModule):
             torch.optim.AdamW([decoder.characters.weight, *scales], lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
             torch.optim.SparseAdam([decoder.ngrams.table.weight], lr=config.lr, betas=(0.9, 0.98)),
         ]
-        return optimizers, [
-            torch.optim.lr_scheduler.OneCycleLR(
-                optimizer, optimizer.param_groups[0]["lr"], config.steps, pct_start=0.1, cycle_momentum=False
-            )
-            for optimizer in optimizers
-        ]
+        return optimizers, [torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate) for optimizer in optimizers]
+
+    def rate(self, step: int) -> float:
+        """Share of the peak learning rate: up over a tenth of all steps, then down along a cosine."""
+        done = (step + 0.5) / self.config.steps
+        return done / 0.1 if done < 0.1 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.1) / 0.9)
 
     def training_step(self, batch: Tensor, index: int) -> None:
         loss = cross_entropy(self.decoder(batch[:, :-1]).transpose(1, 2), batch[:, 1:])

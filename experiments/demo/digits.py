@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 import torch
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import eigsh, splu
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, kneighbors_graph
@@ -66,6 +66,16 @@ def draw_labels(labels: np.ndarray, seed: int, each: int = 5) -> np.ndarray:
     """Indices of the labelled nodes: `each` of every class, at random."""
     random = np.random.default_rng(seed)
     return np.concatenate([random.choice(np.flatnonzero(labels == c), each, replace=False) for c in range(CLASSES)])
+
+
+def influence(digits: Digits, labelled: np.ndarray, restart: float = 0.01) -> Tensor:
+    """How much each labelled node reaches each node, ``[N, L]``: label spreading (Zhou et al. 2004), a column a label."""
+    degree = digits.adjacency.sum(1)
+    normalised = scipy.sparse.diags_array(degree**-0.5) @ digits.adjacency @ scipy.sparse.diags_array(degree**-0.5)
+    system = scipy.sparse.csc_array(scipy.sparse.eye_array(len(degree)) - (1 - restart) * normalised)
+    start = np.zeros((len(degree), len(labelled)))
+    start[labelled, np.arange(len(labelled))] = restart
+    return torch.from_numpy(splu(system).solve(start)).float()
 
 
 def label_propagation(digits: Digits, labelled: np.ndarray, steps: int = 1000) -> np.ndarray:

@@ -42,9 +42,9 @@ def text_curves(
     left.plot(at, bits, color=ORANGE, marker="o", label="decoder, validation")
     for (name, value), color in zip(lines.items(), (GREEN, GREY), strict=True):
         left.axhline(value, color=color, linestyle="--", linewidth=1.4)
-        left.annotate(
-            f"{name}: {value:.2f}", (seen[-1], value), (0, 3), textcoords="offset points", ha="right", color=color
-        )
+        side = (3, "bottom") if value == max(lines.values()) else (-3, "top")
+        place = {"xytext": (6, side[0]), "textcoords": "offset points", "va": side[1]}
+        left.annotate(f"{name}: {value:.2f}", (0, value), color=color, **place)
     left.set(xlabel="characters trained on (thousands)", ylabel="bits per character", xlim=(0, None))
     left.set_ylim(min(min(bits), *lines.values()) - 0.35, 5)
     left.set_title("A decoder learns the standard library's source\n(dashed: the same validation text)")

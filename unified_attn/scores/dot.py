@@ -14,7 +14,8 @@ class Dot(Score):
 
     Args:
         softcap: Bound of the scaled score, positive, or None.
-        sink: ``[Hq]``: one more logit a query, without a value, so that weights sum to less than 1; or None.
+        sink: ``[Hq]``: one more logit a query, without a value, so that weights sum to less than 1; or None. It counts
+            in the lse, which for a query without an allowed key is the sink itself.
 
     Raises:
         ValueError: If ``softcap`` is not positive or ``sink`` is not ``[Hq]``.
