@@ -58,7 +58,8 @@ def results(function: Function, inputs: tuple[Tensor, ...], dtype: torch.dtype) 
 
 def error(found: list[Tensor], right: list[Tensor]) -> float:
     """Largest error relative to the largest value of each tensor."""
-    return max(float((f.double() - r).abs().max() / r.abs().max().clamp_min(1e-30)) for f, r in zip(found, right, strict=True))
+    pairs = zip(found, right, strict=True)
+    return max(float((f.double() - r).abs().max() / r.abs().max().clamp_min(1e-30)) for f, r in pairs)
 
 
 def verify(case: Case) -> tuple[float, float]:

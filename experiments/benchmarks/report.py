@@ -21,7 +21,8 @@ def environment(command: str) -> dict[str, str]:
     described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     model = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     return {
-        "machine": f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "machine": f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numba {numba.__version__}, "
         f"numpy {numpy.__version__}",
         "commit": described.stdout.strip() or "unknown",
@@ -40,8 +41,8 @@ def markdown(rows: list[Row], where: dict[str, str]) -> str:
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
-        f"| {row.case} | {row.direction} | {row.peer} | **{row.ratio:.2f}** | {row.spread[0]:.2f} to {row.spread[1]:.2f} "
-        f"| {row.ours_ms:.1f} | {row.peer_ms:.1f} | {row.error:.0e} | {row.peer_error:.0e} |"
+        f"| {row.case} | {row.direction} | {row.peer} | **{row.ratio:.2f}** "
+        f"| {row.spread[0]:.2f} to {row.spread[1]:.2f} | {row.ours_ms:.1f} | {row.peer_ms:.1f} | {row.error:.0e} | {row.peer_error:.0e} |"
         for row in rows
     ]
     lines += ["", *(f"- {name}: {value}" for name, value in where.items())]

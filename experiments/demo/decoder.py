@@ -41,11 +41,11 @@ class DecoderConfig:
     heads: int = 4
     bias: str = "rope"
     buckets: int = 1 << 16
-    context: int = 256
-    batch: int = 12
-    steps: int = 260
+    context: int = 128
+    batch: int = 24
+    steps: int = 200
     matrix_lr: float = 0.01
-    lr: float = 0.005
+    lr: float = 0.01
     weight_decay: float = 0.1
     seed: int = 0
 

@@ -69,7 +69,7 @@ def draw_labels(labels: np.ndarray, seed: int, each: int = 5) -> np.ndarray:
 
 
 def influence(digits: Digits, labelled: np.ndarray, restart: float = 0.01) -> Tensor:
-    """How much each labelled node reaches each node, ``[N, L]``: label spreading (Zhou et al. 2004), a column a label."""
+    """How much each labelled node reaches each node, ``[N, L]`` (label spreading, Zhou et al. 2004)."""
     degree = digits.adjacency.sum(1)
     normalised = scipy.sparse.diags_array(degree**-0.5) @ digits.adjacency @ scipy.sparse.diags_array(degree**-0.5)
     system = scipy.sparse.csc_array(scipy.sparse.eye_array(len(degree)) - (1 - restart) * normalised)

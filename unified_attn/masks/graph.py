@@ -22,9 +22,9 @@ class Graph(Mask):
 
     A graph is a value: it takes a copy of its edges, checks and sorts them once, and is meant to be shared by all
     layers and steps that use it. Edges keep the caller's order; parallel edges are keys of their own; nothing is added
-    or dropped. As part of ``~graph``, ``graph | rule`` or ``graph & graph`` it counts as a set of pairs (``~~graph`` is the
-    graph again). Compiled code
-    that takes graphs of changing sizes makes them inside, from ``edge_index``: it is then compiled once for all.
+    or dropped. As part of ``~graph``, ``graph | rule`` or ``graph & graph`` it counts as a set of pairs (``~~graph`` is
+    the graph again). Compiled code that takes graphs of changing sizes makes them inside, from ``edge_index``: it is
+    then compiled once for all.
 
     Args:
         edge_index: ``[2, E]`` integers as in torch-geometric: row 0 = source = key j, row 1 = target = query i.
