@@ -40,11 +40,11 @@ def markdown(rows: list[Row], where: dict[str, str]) -> str:
         "| case | direction | peer | times as fast | quartiles | ours, ms | peer, ms | error | peer's error |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [
-        f"| {row.case} | {row.direction} | {row.peer} | **{row.ratio:.2f}** "
-        f"| {row.spread[0]:.2f} to {row.spread[1]:.2f} | {row.ours_ms:.1f} | {row.peer_ms:.1f} | {row.error:.0e} | {row.peer_error:.0e} |"
-        for row in rows
-    ]
+    for row in rows:
+        low, high = row.spread
+        cells = [row.case, row.direction, row.peer, f"**{row.ratio:.2f}**", f"{low:.2f} to {high:.2f}"]
+        cells += [f"{row.ours_ms:.1f}", f"{row.peer_ms:.1f}", f"{row.error:.0e}", f"{row.peer_error:.0e}"]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *(f"- {name}: {value}" for name, value in where.items())]
     lines += ["- float32; medians of runs in turn; errors relative to the largest value, against float64", ""]
     return "\n".join(lines)

@@ -205,7 +205,7 @@ def run_graph(out: Path, config: ClassifierConfig, seeds: int) -> tuple[dict[str
     print(f"{len(data.labels):,} scanned digits, each joined to its {config.neighbours} nearest: {data.graph!r}")
     scores: dict[str, list[float]] = {}
     first = None
-    for seed in track(range(seeds), "label draws"):
+    for seed in track(range(classifier.FIRST_DRAW, classifier.FIRST_DRAW + seeds), "label draws"):
         labels = classifier.Labels(data, seed)
         guesses = digits.baselines(data, labels.nodes.numpy())
         predicted = {name: torch.from_numpy(guess) for name, guess in guesses.items()}

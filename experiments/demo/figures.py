@@ -83,14 +83,19 @@ def heads(path: Path, weights: np.ndarray, text: str, bias: str, chosen: Sequenc
 
 
 def accuracies(path: Path, scores: Mapping[str, Sequence[float]]) -> Path:
-    """One line a seed, so that paired differences can be seen."""
+    """One line a label draw, so that paired differences can be seen."""
     figure, axis = plt.subplots(figsize=(10, 4.8), layout="constrained")
     names = list(scores)
     values = 100 * np.array([scores[name] for name in names])
     for seed, line in enumerate(values.T):
         axis.plot(names, line, color=GREY, alpha=0.35, linewidth=1, zorder=1)
         axis.scatter(
-            names, line, s=34, zorder=2, color=plt.cm.viridis(seed / max(values.shape[1] - 1, 1)), label=f"seed {seed}"
+            names,
+            line,
+            s=34,
+            zorder=2,
+            color=plt.cm.viridis(seed / max(values.shape[1] - 1, 1)),
+            label=f"draw {seed + 1}",
         )
     for place, line in enumerate(values):
         axis.plot([place - 0.2, place + 0.2], [line.mean()] * 2, color="black", linewidth=2, zorder=3)
@@ -98,7 +103,7 @@ def accuracies(path: Path, scores: Mapping[str, Sequence[float]]) -> Path:
         axis.annotate(f"{line.mean():.1f}{spread}", (place, values.max() + 0.9), ha="center", fontweight="bold")
     axis.set_ylim(values.min() - 1.5, values.max() + 2.5)
     axis.set_ylabel("accuracy on unlabelled digits (%)")
-    axis.set_title("1,797 digits, 50 labels: the same labels for all, one line a seed (bar: mean)")
+    axis.set_title("1,797 digits, 50 labels: the same labels for all, one line a draw (bar: mean)")
     axis.grid(axis="y", alpha=0.25)
     axis.legend(frameon=False, loc="lower right")
     return save(figure, path)
