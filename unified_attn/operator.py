@@ -131,7 +131,8 @@ def graph_attention(
         if x.dim() != 3:
             hint = " ([B, H, N, D] inputs go to attention)" if x.dim() == 4 else ""
             raise ValueError(f"{name} has shape {list(x.shape)}; graph_attention takes node-major [N, H, D]{hint}")
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    views = {id(x): x.transpose(0, 1)[None] for x in (q, k, v)}  # one view of what is one tensor
+    q, k, v = (views[id(x)] for x in (q, k, v))
     out = attention(
         q,
         k,

@@ -14,6 +14,7 @@ from unified_attn.errors import UnsupportedError
 from unified_attn.kernels.contract import contract
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.problem import Problem
+from unified_attn.scores.base import Form
 
 
 class CSR(Backend):
@@ -46,9 +47,7 @@ class CSR(Backend):
             raise ValueError(f"the score {problem.score!r} has no fused form")
         vectors = (form.att, form.contract_query, form.contract_key, form.key_vectors, low.value_vectors)
         _refuse_tangents(form.query, form.key, low.v, low.add, *vectors)
-        query, key = form.query, form.key
-        if form.contract_query is not None and form.contract_key is not None:
-            query, key = contract(query, form.contract_query)[..., None], contract(key, form.contract_key)[..., None]
+        query, key = _contracted(form)
         return csr_attention(
             query,
             key,
@@ -65,6 +64,16 @@ class CSR(Backend):
             seed=low.seed,
             pair_counter=not low.pairs.has_edges,
         )
+
+
+def _contracted(form: Form) -> tuple[Tensor, Tensor]:
+    """Query and key of a form, contracted if it asks for that."""
+    if form.contract_query is None or form.contract_key is None:
+        return form.query, form.key
+    if form.query is form.key:  # read once, and one gradient written instead of two to be added
+        both = contract(form.query, torch.stack([form.contract_query, form.contract_key], dim=1).flatten(0, 1))
+        return both[:, 0::2, :, None], both[:, 1::2, :, None]
+    return contract(form.query, form.contract_query)[..., None], contract(form.key, form.contract_key)[..., None]
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
