@@ -34,7 +34,7 @@ def demo(
     parts: tuple[Part, ...] = PARTS,
     quick: bool = False,
     seeds: int = 5,
-    repeats: int = 7,
+    repeats: int = 3,
     decoder: DecoderConfig = DecoderConfig(),  # noqa: B008  # jsonargparse reads the defaults from it
     classifier: ClassifierConfig = ClassifierConfig(),  # noqa: B008
 ) -> int:

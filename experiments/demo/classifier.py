@@ -40,7 +40,7 @@ class ClassifierConfig:
     hidden_labels: float = 0.4
     heads: int = 4
     head_dim: int = 16
-    epochs: int = 50
+    epochs: int = 35
     lr: float = 0.01
     weight_decay: float = 5e-4
     dropout: float = 0.5

@@ -42,8 +42,8 @@ class DecoderConfig:
     bias: str = "rope"
     buckets: int = 1 << 16
     context: int = 128
-    batch: int = 24
-    steps: int = 200
+    batch: int = 16
+    steps: int = 110
     matrix_lr: float = 0.01
     lr: float = 0.01
     weight_decay: float = 0.1
