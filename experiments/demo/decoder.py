@@ -42,7 +42,7 @@ class DecoderConfig:
     bias: str = "rope"
     buckets: int = 1 << 16
     context: int = 128
-    batch: int = 16
+    batch: int = 24
     steps: int = 110
     matrix_lr: float = 0.01
     lr: float = 0.01
