@@ -236,6 +236,17 @@ def test_a_graph_made_outside_compiles_once_a_size() -> None:
     assert compilations(layer) == 3
 
 
+def test_the_default_back_end_of_a_window_under_dynamic_shapes() -> None:
+    """The rule compares sizes that a compiler does not know yet; its words must hold no number to format."""
+
+    def layer(q: Tensor) -> Tensor:
+        return attention(q, q, q, mask=Window(2, 1))
+
+    compiled = whole(layer, dynamic=True)
+    for length in (30, 33, 40):
+        assert_like(compiled, layer, nodes(length))
+
+
 @pytest.mark.parametrize("backend", ["csr", "scatter", pytest.param("reference", marks=pytest.mark.slow)])
 def test_a_window_over_growing_lengths_compiles_at_most_twice(backend: str) -> None:
     """The list of a window is made inside the compiled code, without a size that torch cannot know."""

@@ -276,7 +276,7 @@ def attention_weights(
         >>> attention_weights(x, x, mask=Graph(torch.tensor([[0, 1, 2], [1, 0, 1]])))
         tensor([[[0.5000, 1.0000, 0.5000]]])
     """
-    problem = _problem(q, k, k, mask, bias, score, scale, 0.0, q_positions, k_positions)
+    problem = _problem(q, k, None, mask, bias, score, scale, 0.0, q_positions, k_positions)
     with _without_autocast(q.device):
         if problem.has_edges:
             low = problem.listed()
@@ -375,7 +375,7 @@ def explain(
 def _problem(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     mask: Mask | Tensor | None,
     bias: Bias | None,
     score: Score | None,
@@ -403,7 +403,8 @@ def _problem(
         raise TypeError(f"score is {_kind(score)}; give a Score")
     if isinstance(q, Tensor) and _autocasts(q.device):
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
-        k, v = (x.to(q.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in (k, v))
+        k = k.to(q.dtype) if isinstance(k, Tensor) and k.is_floating_point() else k
+        v = v.to(q.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
     return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
 
 

@@ -21,7 +21,7 @@ class Shape:
         num_queries: Nq.
         num_keys: Nk.
         head_dim: D.
-        value_dim: Dv.
+        value_dim: Dv; None where only weights are asked for.
         offset: Position of query row 0 (keys start at 0); None if the caller gave positions.
         num_edges: E if the mask holds one graph, whose edges then list the pairs; else None.
         device: Device of q.
@@ -33,7 +33,7 @@ class Shape:
     num_queries: int
     num_keys: int
     head_dim: int
-    value_dim: int
+    value_dim: int | None
     offset: int | None
     num_edges: int | None
     device: torch.device

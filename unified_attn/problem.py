@@ -288,7 +288,7 @@ def _silenced(low: Lowered) -> Lowered:
 def build(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     mask: Mask,
     bias: Bias,
     score: Score,
@@ -297,13 +297,13 @@ def build(
     q_positions: Tensor | None,
     k_positions: Tensor | None,
 ) -> Problem:
-    """Checks a call before any work is done, and freezes it.
+    """Checks a call before any work is done, and freezes it; without v, for its weights alone.
 
     Raises:
         TypeError: Where a thing of another kind is wanted.
         ValueError: Where sizes, devices, dtypes or numbers do not fit; each message names argument, value and remedy.
     """
-    _check_tensors(q, k, v)
+    _check_tensors(q, k, k if v is None else v)
     if scale is not None and (isinstance(scale, (bool, Tensor)) or not isinstance(scale, (int, float))):
         raise TypeError(f"scale is a {type(scale).__name__}; give a number, or None for the score's own")
     if scale is not None and not -torch.inf < scale < torch.inf:
@@ -323,7 +323,7 @@ def build(
         num_queries=num_queries,
         num_keys=num_keys,
         head_dim=head_dim,
-        value_dim=v.shape[3],
+        value_dim=None if v is None else v.shape[3],
         offset=start if q_positions is None and k_positions is None else None,
         num_edges=None if graph is None else graph.num_edges,
         device=q.device,
@@ -337,7 +337,7 @@ def build(
     return Problem(
         q=q,
         k=k,
-        v=v,
+        v=k if v is None else v,
         mask=mask,
         bias=bias,
         score=score,

@@ -70,10 +70,11 @@ class PairList:
         """The same pairs compressed; sorted once, outside of compiled code, and kept."""
         if self._rows is not None:
             return self._rows
-        rows = Rows(*compress(self.query, self.key, self.num_queries, self.num_keys))
-        if not torch.compiler.is_compiling():
-            self._rows = rows
-        return rows
+        if torch.compiler.is_compiling():
+            return Rows(*compress(self.query, self.key, self.num_queries, self.num_keys))
+        with torch.inference_mode(False):  # what is kept may take part in training later
+            self._rows = Rows(*compress(self.query, self.key, self.num_queries, self.num_keys))
+        return self._rows
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def _recent(key: object, make: Callable[[], PairList]) -> PairList:
     """A small cache, least recently used first: layers of one model share their window's list."""
     found = _KEPT.pop(key, None)
     if found is None:
-        found = make()
+        with torch.inference_mode(False):  # what is kept may take part in training later
+            found = make()
     _KEPT[key] = found
     while len(_KEPT) > _KEPT_LISTS:
         _KEPT.pop(next(iter(_KEPT)), None)

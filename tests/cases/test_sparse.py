@@ -502,3 +502,28 @@ def test_large_half_precision_logits_do_not_overflow(backend: str, dtype: torch.
     k = torch.stack([torch.full((4,), 200.0), torch.full((4,), -200.0)])[None, None].to(dtype)
     out = attention(q, k, identity(2).to(dtype), mask=complete(2, 2), backend=backend)
     assert out[0, 0, :, :2].tolist() == [[1.0, 0.0]] * 2
+
+
+def test_weights_do_not_ask_for_the_size_of_values() -> None:
+    """Value vectors of another width than keys are no obstacle where only weights are wanted."""
+    graph = Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]))
+    q, k = torch.randn(2, 1, 2, 3, 4).unbind()
+    r, s = torch.randn(3, 2, 4), torch.randn(3, 2, 7)
+    weights = attention_weights(q, k, mask=graph, bias=PairVectors(r, s))
+    torch.testing.assert_close(weights, attention_weights(q, k, mask=graph, bias=PairVectors(r)))
+    with pytest.raises(ValueError, match=r"\[E, Hkv, Dv\] = \[3, 2, 4\]"):
+        attention(q, k, k, mask=graph, bias=PairVectors(r, s))
+
+
+@pytest.mark.parametrize("backend", ["csr", "scatter", "reference"])
+def test_a_graph_first_used_in_inference_can_train_later(backend: str) -> None:
+    """Lists are kept: one made under inference_mode must not be refused by autograd afterwards."""
+    with torch.inference_mode():
+        graph = Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]))
+        window = Window(1, 1)
+        q = torch.randn(1, 2, 7, 4)
+        for mask in (graph, window):
+            attention(q, q, q, mask=mask, backend=backend)
+    x = torch.randn(1, 2, 7, 4, requires_grad=True)
+    for mask in (graph, window):
+        assert torch.autograd.grad(attention(x, x, x, mask=mask, backend=backend).sum(), x)[0].any()

@@ -20,6 +20,9 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CSR(), Sca
 SPARSE_SHARE = 0.25
 """A list that holds a larger share of all pairs than this is computed densely."""
 
+_SPARSE = f"the mask lists at most {SPARSE_SHARE:.0%} of all pairs"  # made here: a compiler formats no numbers
+_DENSE = f"the mask lists more than {SPARSE_SHARE:.0%} of all pairs"
+
 
 def find(backend: str | Backend) -> Backend:
     """The back end of that name, or the object itself.
@@ -43,9 +46,9 @@ def order(problem: Problem) -> tuple[list[str], str]:
         return ["csr", "scatter", "reference"], "the mask holds a graph"
     every = problem.shape.num_queries * problem.shape.num_keys
     if problem.candidates is not None and problem.num_pairs <= SPARSE_SHARE * every:
-        return ["csr", "scatter", "reference"], f"the mask lists at most {SPARSE_SHARE:.0%} of all pairs"
+        return ["csr", "scatter", "reference"], _SPARSE
     if problem.candidates is not None:
-        return ["reference", "csr", "scatter"], f"the mask lists more than {SPARSE_SHARE:.0%} of all pairs"
+        return ["reference", "csr", "scatter"], _DENSE
     return ["reference"], "the mask lists no pairs"
 
 

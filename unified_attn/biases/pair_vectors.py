@@ -60,7 +60,7 @@ class PairVectors(Bias):
                 continue
             check_device(f"PairVectors's {name}", tensor, shape)
             check_edge_tied(f"PairVectors's {name} vectors", tensor.shape[0], shape)
-            if tensor.shape[1:] != (shape.num_kv_heads, dim):
+            if tensor.shape[1:] != (shape.num_kv_heads, tensor.shape[2] if dim is None else dim):
                 raise ValueError(
                     f"PairVectors's {name} has shape {list(tensor.shape)}, but k and v ask for "
                     f"[E, Hkv, {'D' if name == 'key' else 'Dv'}] = [{shape.num_edges}, {shape.num_kv_heads}, {dim}]"

@@ -182,11 +182,13 @@ class Graph(Mask):
         kept = self._kept
         if kept is not None and kept.num_queries == num_queries and kept.num_keys == num_keys:
             return kept
-        query, key = edge_ends(self.edge_index, num_queries, num_keys)
-        pairs = PairList(query, key, num_queries, num_keys, edges=True)
-        if not torch.compiler.is_compiling():
-            self._kept = pairs
-        return pairs
+        if torch.compiler.is_compiling():
+            query, key = edge_ends(self.edge_index, num_queries, num_keys)
+            return PairList(query, key, num_queries, num_keys, edges=True)
+        with torch.inference_mode(False):  # what is kept may take part in training later
+            query, key = edge_ends(self.edge_index, num_queries, num_keys)
+        self._kept = PairList(query, key, num_queries, num_keys, edges=True)
+        return self._kept
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._kept = None  # the list stays on the device where it was made
