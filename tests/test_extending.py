@@ -11,16 +11,21 @@ from torch import Tensor, nn
 
 from tests.cases.tools import WAYS, assert_same, close, complete, edges, formula, inputs, run, weights
 from unified_attn import (
+    GAT,
     Additive,
     ALiBi,
     Backend,
     Bias,
     Causal,
+    DenseBias,
     DenseMask,
+    Dot,
     EdgeBias,
+    GATv2,
     Graph,
     Mask,
     NoBias,
+    PairVectors,
     Score,
     UnsupportedError,
     Where,
@@ -396,3 +401,28 @@ def test_what_is_abstract_says_what_is_missing() -> None:
         with pytest.raises(TypeError, match=method):
             type("Half", (base,), {})()
     assert DenseMask(torch.ones(1, 1, dtype=torch.bool)).draw(1, 1) == "#"
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda p: GATv2(p), ["att"]),
+        (lambda p: GAT(p, p), ["att_src"]),
+        (lambda p: EdgeBias(p), ["values"]),
+        (lambda p: DenseBias(p), ["table"]),
+        (lambda p: Dot(sink=p), ["_sink"]),
+        (lambda p: PairVectors(p), ["key"]),
+    ],
+)
+def test_a_parameter_given_to_a_bias_or_score_stays_one(make: Any, names: list[str]) -> None:
+    """Held as a mere buffer it would be neither trained nor saved, without a word, and lost at the first `.to()`."""
+    shape = {"_sink": (2,), "key": (3, 2, 4)}.get(names[0], (2, 4))
+    parameter = torch.nn.Parameter(torch.randn(shape))
+    layer = torch.nn.Module()
+    layer.part = make(parameter)
+    assert [name for name, _ in layer.named_parameters()] == [f"part.{name}" for name in names]
+    assert f"part.{names[0]}" in layer.state_dict()
+    layer.to(torch.float64)
+    assert next(layer.parameters()) is parameter
+    assert getattr(layer.part, names[0]) is parameter
+    assert not list(make(parameter.detach()).parameters())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unified_attn.rows import PairList
 
@@ -126,6 +126,14 @@ class Pairs:
     def of_edges(self, values: Tensor) -> Tensor:
         """Values tied to the caller's edges, ``[E]`` or ``[E, H]``, as ``[1, 1 | H, E]``."""
         return values[None, None] if values.dim() == 1 else values.t()[None]
+
+
+def hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+    """Gives a module a tensor that moves with it: a parameter stays one (trained, saved), others are not saved."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(name, tensor)
+    else:
+        module.register_buffer(name, tensor, persistent=False)
 
 
 def describe(tensor: Tensor) -> str:

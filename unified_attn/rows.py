@@ -186,6 +186,7 @@ def edge_ends(edge_index: Tensor, num_queries: int, num_keys: int) -> tuple[Tens
             raise ValueError(
                 f"edge_index row {row} ({side}) holds {int(ends[edge])} at edge {edge}, but there are {size} "
                 f"{'keys' if row == 0 else 'queries'}: indices run from 0 to {size - 1}"
+                f"{'' if num_queries == num_keys else ' (sizes: num_keys of sources, num_queries of targets)'}"
             )
     return edge_index[1].to(torch.int64, copy=True), edge_index[0].to(torch.int64, copy=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.pairs import Pairs, Shape, check_broadcast, check_device, describe
+from unified_attn.pairs import Pairs, Shape, check_broadcast, check_device, describe, hold
 
 
 class DenseBias(Bias):
@@ -38,7 +38,7 @@ class DenseBias(Bias):
             raise TypeError(
                 f"the bias is {got}; give floats to add to the logits (True = may attend: pass it as mask=)"
             )
-        self.register_buffer("table", table, persistent=False)
+        hold(self, "table", table)
 
     def on(self, pairs: Pairs) -> Tensor:
         return pairs.gather(widened(self.table))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.pairs import Pairs, Shape, check_device, check_integers, check_number, describe
+from unified_attn.pairs import Pairs, Shape, check_device, check_integers, check_number, describe, hold
 from unified_attn.rows import coded, edge_ends
 
 
@@ -61,9 +61,8 @@ class EdgeBias(Bias):
                 f"default = {default} is for pairs that edge_index does not name; without edge_index there are none"
             )
         self.default = default
-        # A plain buffer keeps the caller's tensor, so a leaf or a parameter still gets its gradient.
-        self.register_buffer("values", values, persistent=False)
-        self.register_buffer("edge_index", edge_index, persistent=False)
+        hold(self, "values", values)
+        hold(self, "edge_index", edge_index)
 
     def on(self, pairs: Pairs) -> Tensor:
         if self.edge_index is None:

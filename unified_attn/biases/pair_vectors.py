@@ -6,7 +6,7 @@ from torch import Tensor
 
 from unified_attn.biases.base import Bias
 from unified_attn.biases.edge import check_edge_tied
-from unified_attn.pairs import Shape, check_device, describe
+from unified_attn.pairs import Shape, check_device, describe, hold
 
 
 class PairVectors(Bias):
@@ -48,8 +48,8 @@ class PairVectors(Bias):
                 raise TypeError(f"{name} is {got}; give floats, [E, Hkv, D]")
             if tensor.dim() != 3:
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be [E, Hkv, D]")
-        self.register_buffer("key", key, persistent=False)
-        self.register_buffer("value", value, persistent=False)
+        hold(self, "key", key)
+        hold(self, "value", value)
 
     def vectors(self) -> tuple[Tensor | None, Tensor | None]:
         return self.key, self.value

@@ -29,8 +29,8 @@ class Graph(Mask):
     Args:
         edge_index: ``[2, E]`` integers as in torch-geometric: row 0 = source = key j, row 1 = target = query i.
         num_keys: Number of source nodes.
-        num_queries: Number of target nodes; default ``num_keys``. Where sizes are given, edges are checked and sorted
-            at once, else at first use, with the sizes of q and k.
+        num_queries: Number of target nodes, where they are another set; default ``num_keys``. Where sizes are given,
+            edges are checked and sorted at once, else at first use, with the sizes of q and k.
 
     Raises:
         TypeError: If ``edge_index`` holds no integers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.pairs import Shape, check_device, check_number, describe
+from unified_attn.pairs import Shape, check_device, check_number, describe, hold
 from unified_attn.scores.base import Form, Score
 
 
@@ -42,7 +42,7 @@ class Dot(Score):
             got = describe(sink) if isinstance(sink, Tensor) else repr(sink)
             raise ValueError(f"sink is {got}; give a float tensor [Hq], one logit a query head")
         self.softcap = softcap
-        self.register_buffer("_sink", sink, persistent=False)
+        hold(self, "_sink", sink)
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.einsum("...d,...d->...", q, k)  # a matrix product where q and k broadcast against each other

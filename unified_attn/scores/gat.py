@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from unified_attn.pairs import Pairs, Shape, check_device, check_floats, check_number
+from unified_attn.pairs import Pairs, Shape, check_device, check_floats, check_number, hold
 from unified_attn.scores.base import Form, Score
 
 
@@ -54,9 +54,9 @@ class GAT(Score):
         if edge is not None and (edge.dim() != 2 or edge.shape[1] != att_src.shape[0]):
             raise ValueError(f"edge has shape {list(edge.shape)}; it must be [E, Hq] = [E, {att_src.shape[0]}]")
         self.negative_slope = negative_slope
-        self.register_buffer("att_src", att_src, persistent=False)
-        self.register_buffer("att_dst", att_dst, persistent=False)
-        self.register_buffer("edge", edge, persistent=False)
+        hold(self, "att_src", att_src)
+        hold(self, "att_dst", att_dst)
+        hold(self, "edge", edge)
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return leaky_relu(_contract(q, self.att_dst) + _contract(k, self.att_src), self.negative_slope)

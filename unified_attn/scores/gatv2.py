@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from unified_attn.pairs import Shape, check_floats, check_number
+from unified_attn.pairs import Shape, check_floats, check_number, hold
 from unified_attn.scores.base import Form, Score, over_heads
 from unified_attn.scores.gat import check_vectors
 
@@ -41,7 +41,7 @@ class GATv2(Score):
         if att.dim() != 2:
             raise ValueError(f"att has shape {list(att.shape)}; it must be [Hq, D]")
         self.negative_slope = negative_slope
-        self.register_buffer("att", att, persistent=False)
+        hold(self, "att", att)
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         both = leaky_relu(q + k, self.negative_slope)
