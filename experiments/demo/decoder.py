@@ -43,7 +43,7 @@ class DecoderConfig:
     buckets: int = 1 << 16
     context: int = 128
     batch: int = 24
-    steps: int = 110
+    steps: int = 200
     matrix_lr: float = 0.01
     lr: float = 0.01
     weight_decay: float = 0.1
