@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.generators import complete_bipartite
+from graphs.regular import complete_bipartite
 from graphs.splits import Split
 from unified_attn import Graph
 

@@ -37,7 +37,14 @@ def heterogeneous(name: str) -> HeteroNodes:
 
 def _acm() -> HeteroNodes:
     splits = [[f"{part}_{labels}.npy" for part in ("train", "val", "test")] for labels in (20, 40, 60)]
-    files = ["p_feat.npz", "a_feat.npz", "pa.txt", "ps.txt", "labels.npy", *(file for split in splits for file in split)]
+    files = [
+        "p_feat.npz",
+        "a_feat.npz",
+        "pa.txt",
+        "ps.txt",
+        "labels.npy",
+        *(file for split in splits for file in split),
+    ]
     path = require("hetero/ACM_HeCo", files, "https://github.com/liun-online/HeCo (data/acm)")
     y = torch.from_numpy(np.load(path / "labels.npy")).long()
     edge_index: dict[Relation, Tensor] = {}
