@@ -48,8 +48,8 @@ def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None
         max_length: Keeps at most so many edges of each path, those nearest i; default all.
 
     Returns:
-        ``distance [N, N]`` and ``edges [N, N, L]``, int64; entries past a path's end are -1. L is the greatest distance,
-        or ``max_length`` where that is less.
+        ``distance [N, N]`` and ``edges [N, N, L]``, int64; entries past a path's end are -1. L is the greatest
+        distance, or ``max_length`` where that is less.
 
     Raises:
         ValueError: If an index is out of range or ``max_length`` is negative.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs.datasets.files import check_choice, require
 from graphs.edges import both_directions, without_loops
-from graphs.sets import NodeData
+from graphs.nodes import NodeData
 from graphs.splits import Split
 
 NAMES = ("Cora", "CiteSeer")
