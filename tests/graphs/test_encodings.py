@@ -4,6 +4,7 @@ import networkx
 import pytest
 import torch
 
+from graphs.edges import both_directions, without_loops
 from graphs.encodings import degrees, random_walk_returns
 from graphs.generators import power_law
 from graphs.laplacian import DENSE, flip_signs, laplacian_eigenvectors
@@ -84,8 +85,7 @@ def test_eigenvectors_satisfy_their_equation(nodes, make):
 
 def test_eigenvectors_are_those_of_torch_geometric_but_for_the_sign():
     pyg = pytest.importorskip("torch_geometric")
-    edges = connected(15, 3)
-    edges = torch.cat([edges, edges.flip(0)], dim=1)
+    edges = both_directions(without_loops(connected(15, 3)), 15)
     data = pyg.data.Data(edge_index=edges, num_nodes=15)
     theirs = pyg.transforms.AddLaplacianEigenvectorPE(4, attr_name="place", is_undirected=True)(data).place
     torch.testing.assert_close(laplacian_eigenvectors(edges, 15, 4).abs(), theirs.abs(), atol=1e-5, rtol=0)

@@ -111,10 +111,10 @@ def test_each_neighbour_of_a_hub_is_as_likely_as_any_other():
     neighbors = Neighbors(star, 20)
     draw = generator()
     hits = torch.zeros(20)
-    for _ in range(1000):
+    for _ in range(400):
         hits[neighbors.sample(torch.tensor([0]), [5], draw)[0].edge_ids] += 1
-    assert hits.sum() == 5000
-    assert (hits - 250).abs().max() < 6 * 250**0.5
+    assert hits.sum() == 2000
+    assert (hits - 100).abs().max() < 6 * 100**0.5
 
 
 def test_rows_of_different_counts_get_numbers_below_their_own():
