@@ -95,4 +95,5 @@ def _of_component(adjacency: scipy.sparse.csr_array, num_vectors: int) -> np.nda
     vectors = vectors[:, ::-1][:, 1 : num_vectors + 1]
     magnitude = np.abs(vectors)
     largest = np.argmax(magnitude > magnitude.max(0) * (1 - 1e-6), axis=0)
-    return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    return np.asarray(vectors * signs)

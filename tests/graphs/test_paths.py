@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from graphs.generators import power_law
-from graphs.paths import path_edges, shortest_paths
+from graphs.packed import GraphSet
+from graphs.paths import distance_blocks, path_edges, shortest_paths
+from graphs.ranges import pointers
 from graphs.regular import grid, ring
 from unified_attn import Graph
 
@@ -40,6 +42,17 @@ def test_an_edge_is_distance_one_where_the_mask_allows_it():
     distance = shortest_paths(edge_index, 3)
     mask = Graph(edge_index, num_keys=3).draw(3, 3)
     assert [["#" if d == 1 else "." for d in row] for row in distance.tolist()] == [list(row) for row in mask.split()]
+
+
+def test_blocks_are_the_parts_of_the_packed_graphs_distances():
+    counts, edges = torch.tensor([5, 0, 9, 1]), torch.tensor([10, 0, 20, 0])
+    parts = [ring(5), power_law(9, 20, seed=3)]
+    data = GraphSet("some", torch.zeros(15), torch.cat(parts, dim=1), pointers(counts), pointers(edges), torch.zeros(4))
+    batch = data.batch([2, 1, 0, 3])
+    blocks = [distance_blocks(data)[g] for g in (2, 1, 0, 3)]
+    same = batch.batch[:, None] == batch.batch
+    expected = torch.block_diag(*[block + 1 for block in blocks if len(block)]) - 1
+    assert torch.equal(shortest_paths(batch.edge_index, 15), torch.where(same, expected, -1))
 
 
 @graphs
