@@ -91,6 +91,8 @@ class GraphSet:
     def batch(self, graphs: Tensor | Sequence[int]) -> GraphBatch:
         """Graphs of these numbers, in this order, packed into one.
 
+        For training: ``DataLoader(split.train.tolist(), batch_size=..., shuffle=True, collate_fn=data.batch)``.
+
         Raises:
             ValueError: If there is no graph of some number.
         """

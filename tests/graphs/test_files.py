@@ -1,7 +1,10 @@
 """Names that are none, files that are missing, downloads."""
 
 import io
+import os
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 from graphs.datasets import aqsol, heterogeneous, heterophilous, planetoid, tudataset
 from graphs.datasets.files import require
 from graphs.datasets.planetoid import _Unpickler
+from tests.graphs.tools import data
 
 
 @pytest.fixture
@@ -82,14 +86,17 @@ def test_a_missing_file_is_downloaded_by_torch_geometric(call, theirs, arguments
     assert str(caught.value.__cause__) == "no network"
 
 
-@pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
-def test_torch_geometric_puts_files_where_they_are_looked_for(name, empty, monkeypatch):
-    """Its own paths, with downloading and processing left out."""
-    datasets = pytest.importorskip("torch_geometric.datasets")
-    for step in ("_download", "_process", "load"):
-        monkeypatch.setattr(datasets.Planetoid, step, lambda *_: None)
-    raw = datasets.Planetoid(str(empty / "planetoid"), name).raw_dir
-    assert raw == str(empty / "planetoid" / name / "raw")
+def test_what_torch_geometric_downloads_lies_where_it_is_looked_for(tmp_path, monkeypatch):
+    """The whole way on an empty folder, but for the network."""
+    stored = data("planetoid/Cora/raw")
+    fs = pytest.importorskip("torch_geometric.io").fs
+    monkeypatch.setattr(
+        fs, "cp", lambda url, to: shutil.copyfile(stored / url.split("/")[-1], f"{to}/{Path(url).name}")
+    )
+    expected = planetoid("Cora")
+    monkeypatch.setenv("UNIFIED_ATTN_DATA", str(tmp_path))
+    assert torch.equal(planetoid("Cora").edge_index, expected.edge_index)
+    assert sorted(path.name for path in (tmp_path / "planetoid/Cora/raw").iterdir()) == sorted(os.listdir(stored))
 
 
 def test_what_is_downloaded_is_used(empty):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from graphs.hetero import HeteroNodes
 from graphs.nodes import NodeData
@@ -31,6 +32,12 @@ def test_a_batch_holds_its_graphs_one_after_the_other():
     assert batch.edge_type.tolist() == [3, 1, 2, 3]
     assert batch.y.tolist() == [7, 6, 5, 7]
     assert batch.graph().num_keys == 8
+
+
+def test_batches_come_from_torchs_loader():
+    data = three_graphs()
+    found = list(DataLoader([2, 0, 1], batch_size=2, collate_fn=data.batch))
+    assert [batch.y.tolist() for batch in found] == [[7, 5], [6]]
 
 
 def test_a_batch_may_be_empty():
