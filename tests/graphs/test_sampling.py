@@ -26,8 +26,8 @@ def test_blocks_hold_edges_of_the_graph_and_fit_together(fanouts):
     degree = torch.bincount(EDGE_INDEX[1], minlength=NODES)
     for block, fanout in zip(blocks, fanouts, strict=True):
         target = block.nodes[: block.num_targets]
-        assert torch.equal(torch.stack([block.nodes[block.edge_index[0]], target[block.edge_index[1]]]),
-                           EDGE_INDEX[:, block.edge_ids])  # fmt: skip
+        ends = torch.stack([block.nodes[block.edge_index[0]], target[block.edge_index[1]]])
+        assert torch.equal(ends, EDGE_INDEX[:, block.edge_ids])
         assert len(block.nodes.unique()) == len(block.nodes)
         assert len(block.edge_ids.unique()) == len(block.edge_ids)
         counts = torch.bincount(block.edge_index[1], minlength=block.num_targets)
