@@ -33,9 +33,7 @@ def elu1(x: Tensor) -> Tensor:
     return torch.nn.functional.elu(x) + 1.0
 
 
-def formula(
-    q: Tensor, k: Tensor, v: Tensor, times: Any = 1.0, phi: Callable[[Tensor], Tensor] = elu1
-) -> Tensor:
+def formula(q: Tensor, k: Tensor, v: Tensor, times: Any = 1.0, phi: Callable[[Tensor], Tensor] = elu1) -> Tensor:
     """All weights in a table, each as often as `times` says: 0, 1, or the number of parallel edges."""
     group = q.shape[1] // k.shape[1]
     weights = torch.einsum("bhid,bhjd->bhij", phi(q), phi(k).repeat_interleave(group, 1)) * times
@@ -61,7 +59,9 @@ def table(edge_index: Tensor, queries: int, keys: int, seen: Tensor | None = Non
 def some_edges(keys: int, queries: int, count: int = 30) -> Tensor:
     """Node 0 is nobody's target, the last is nobody's source, and three edges are parallel."""
     g = torch.Generator().manual_seed(1)
-    ends = torch.stack([torch.randint(keys - 1, (count,), generator=g), torch.randint(1, queries, (count,), generator=g)])
+    ends = torch.stack(
+        [torch.randint(keys - 1, (count,), generator=g), torch.randint(1, queries, (count,), generator=g)]
+    )
     return torch.cat([ends, ends[:, :1], ends[:, :1]], 1)
 
 
@@ -104,7 +104,9 @@ def test_a_rule_is_the_formula(name: str, queries: int, keys: int) -> None:
 @pytest.mark.parametrize("mask", [None, Causal(), Graph(some_edges(9, 9))], ids=repr)
 def test_grouped_heads(mask: Any, kv_heads: int) -> None:
     q, k, v = inputs(9, heads=4, kv_heads=kv_heads)
-    allowed = {"None": torch.ones(9, 9), "Causal()": torch.ones(9, 9).tril()}.get(repr(mask), table(some_edges(9, 9), 9, 9))
+    allowed = {"None": torch.ones(9, 9), "Causal()": torch.ones(9, 9).tril()}.get(
+        repr(mask), table(some_edges(9, 9), 9, 9)
+    )
     check(linear_attention(q, k, v, mask=mask), formula(q, k, v, allowed), q, k, v)
 
 
@@ -112,7 +114,8 @@ def test_grouped_heads(mask: Any, kv_heads: int) -> None:
 @pytest.mark.parametrize("piece", [None, 7])
 def test_a_graph_is_the_formula(queries: int, keys: int, piece: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if piece is not None:  # many pieces of a few edges
-        monkeypatch.setattr("unified_attn.kernels.pair_sum._PIECE", piece * 2 * 4 * 7)
+        monkeypatch.setattr("unified_attn.kernels.pair_sum._PIECE", 1)
+        monkeypatch.setattr("unified_attn.kernels.pair_sum._LEAST_PAIRS", piece)
     edges = some_edges(keys, queries)
     i, j = torch.arange(queries)[:, None], torch.arange(keys)
     g = torch.Generator().manual_seed(3)
@@ -191,7 +194,9 @@ def test_rows_whose_features_are_0_give_0() -> None:
     assert all(bool((grad == 0).all()) for grad in gradients(out, q, k, v))
 
 
-@pytest.mark.parametrize("mask", [None, Causal(), Causal() & Padding(torch.tensor([[False, True, True]])), Window(1, 0)])
+@pytest.mark.parametrize(
+    "mask", [None, Causal(), Causal() & Padding(torch.tensor([[False, True, True]])), Window(1, 0)]
+)
 def test_gradcheck_twice(mask: Any) -> None:
     q, k, v = inputs(3, batch=1, heads=2, kv_heads=1, dim=2, value_dim=2)
     assert torch.autograd.gradcheck(lambda *x: linear_attention(*x, mask=mask), (q, k, v))
@@ -208,7 +213,9 @@ def test_the_operator_of_pairs_keeps_torchs_rules() -> None:
 # --- conventions
 
 
-@pytest.mark.parametrize("name", ["padding", "causal & padding", "padding & causal", "top left", "window & top left", "graph"])
+@pytest.mark.parametrize(
+    "name", ["padding", "causal & padding", "padding & causal", "top left", "window & top left", "graph"]
+)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_what_nobody_attends_may_hold_anything(name: str, bad: float) -> None:
     queries, keys = (9, 9) if name == "graph" else (5, 9)
@@ -236,8 +243,18 @@ def test_any_strides() -> None:
         torch.testing.assert_close(linear_attention(*views, mask=mask), want)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("mask", [None, Causal(), Window(70, 0)], ids=repr)
+@pytest.mark.parametrize(
+    ("mask", "dtype"),
+    [
+        (None, torch.float32),
+        (Causal(), torch.float32),
+        (Causal(), torch.bfloat16),
+        pytest.param(None, torch.float16, marks=pytest.mark.slow),
+        pytest.param(Causal(), torch.float64, marks=pytest.mark.slow),
+        pytest.param(Window(70, 0), torch.float32, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
 def test_4096_tokens_are_exact_to_the_dtype(mask: Any, dtype: torch.dtype) -> None:
     q, k, v = inputs(4096, batch=1, heads=1, dim=16, dtype=dtype)
     i, j = torch.arange(4096)[:, None], torch.arange(4096)
@@ -251,7 +268,7 @@ def test_4096_tokens_are_exact_to_the_dtype(mask: Any, dtype: torch.dtype) -> No
     grads = torch.autograd.grad((got * wave).sum(), [q, k, v])
     exact_grads = torch.autograd.grad((want * wave.double()).sum(), exact)
     for a, b in ((got, want), *zip(grads, exact_grads, strict=True)):
-        assert float((a.double() - b).abs().max()) <= allowed_error * float(b.abs().max().clamp_min(1.0))
+        assert bool((a.double() - b).abs().max() <= allowed_error * b.abs().max().clamp_min(1.0))
 
 
 def test_far_negative_features_keep_their_digits() -> None:
@@ -377,7 +394,14 @@ def test_it_compiles_whole(phi: Any) -> None:
     edges = some_edges(9, 9)
 
     def call(q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor, keep: Tensor) -> list[Tensor]:
-        masks = [None, Causal(), Causal("top_left"), Causal() & Padding(keep), Window(2, 0), Graph(edge_index) & Causal()]
+        masks = [
+            None,
+            Causal(),
+            Causal("top_left"),
+            Causal() & Padding(keep),
+            Window(2, 0),
+            Graph(edge_index) & Causal(),
+        ]
         return [linear_attention(q, k, v, mask=mask, **options) for mask in masks]
 
     compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -385,7 +409,13 @@ def test_it_compiles_whole(phi: Any) -> None:
         q, k, v = inputs(tokens, heads=4, kv_heads=2)
         keep = torch.arange(tokens) < torch.tensor([[5], [tokens]])
         for ours, want in zip(compiled(q, k, v, edges, keep), call(q, k, v, edges, keep), strict=True):
-            check(ours, want, q, k, v)
+            torch.testing.assert_close(ours, want, rtol=1e-11, atol=1e-11)
+        # The graph of a compiled call is kept for one backward pass.
+        grads = [
+            torch.autograd.grad(sum(x.cos().sum() for x in f(q, k, v, edges, keep)), [q, k, v])
+            for f in (compiled, call)
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
 
 
 def test_a_step_compiles_whole() -> None:

@@ -182,7 +182,8 @@ def _check_map(feature_map: object) -> None:
 def _divided(sums: Tensor) -> Tensor:
     """Sums of values by the sum of weights, which is their last coordinate; 0 where that is 0."""
     total = sums[..., -1:]
-    return sums[..., :-1] / torch.where(total == 0.0, 1.0, total)
+    out: Tensor = sums[..., :-1] / torch.where(total == 0.0, 1.0, total)
+    return out
 
 
 def _with_one(v: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PIECE = 2**20  # elements of the gathered tensors of one piece
+_PIECE = 2**17  # elements of a gathered tensor, so that a piece stays in the cache
+_LEAST_PAIRS = 256
 
 
 @torch.library.custom_op("unified_attn::pair_sum", mutates_args=())
@@ -37,14 +38,16 @@ def pair_sum(a: Tensor, b: Tensor, c: Tensor, row: Tensor, col: Tensor, visible:
     """
     a, b, c = (x.movedim(-2, 0).contiguous() for x in (a, b, c))  # a row is then one stretch of memory
     out = c.new_zeros((a.shape[0], *c.shape[1:]))
-    piece = max(_PIECE // max(a.shape[1:-1].numel() * max(a.shape[-1], c.shape[-1]), 1), 1)
+    piece = max(_PIECE // max(a.shape[1:-1].numel() * max(a.shape[-1], c.shape[-1]), 1), _LEAST_PAIRS)
+    if visible is not None:  # pairs first, as in the weights
+        hidden = ~visible[(None,) * (a.dim() - 1 - visible.dim())].expand(*[-1] * (a.dim() - 2), row.shape[0])
+        hidden = hidden.movedim(-1, 0)
     for start in range(0, row.shape[0], piece):
         pairs = slice(start, start + piece)
         i, j = row[pairs], col[pairs]
         weights = (a.index_select(0, i) * b.index_select(0, j)).sum(-1)
         if visible is not None:
-            seen = visible if visible.shape[-1] == 1 else visible[..., pairs]
-            weights = weights.masked_fill(~seen.movedim(-1, 0), 0.0)
+            weights = weights.masked_fill_(hidden[pairs], 0.0)
         out.index_add_(0, i, c.index_select(0, j).mul_(weights[..., None]))
     return out.movedim(0, -2)
 

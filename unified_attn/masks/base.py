@@ -56,9 +56,7 @@ class Prefix:
         def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
             return b if a is None else a if b is None else a & b
 
-        return Prefix(
-            _least(self.right, other.right), both(self.queries, other.queries), both(self.keys, other.keys)
-        )
+        return Prefix(_least(self.right, other.right), both(self.queries, other.queries), both(self.keys, other.keys))
 
 
 class Mask(nn.Module, ABC):
