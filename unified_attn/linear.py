@@ -228,7 +228,8 @@ def _over_pairs(problem: Problem, feature_map: FeatureMap) -> Tensor:
         visible = visible.unflatten(1, heads if visible.shape[1] > 1 else (1, 1))
     k, v = (x[:, :, None].expand(-1, -1, low.group, -1, -1) for x in (k, _with_one(low.v)))
     pairs = low.pairs.query.flatten(), low.pairs.key.flatten()
-    return pair_sum(q.unflatten(1, heads), k, v, *pairs, visible).flatten(1, 2)
+    sums: Tensor = pair_sum(q.unflatten(1, heads), k, v, *pairs, visible)
+    return sums.flatten(1, 2)
 
 
 def _over_prefix(
@@ -253,7 +254,7 @@ def _over_prefix(
         k = _features("k", k.masked_fill(no_key, 0.0), feature_map).masked_fill(no_key, 0.0)
         v = _with_one(v.masked_fill(no_key, 0.0))
     _check_widths(q, k)
-    q = q.unflatten(1, (k.shape[1], -1))
+    q = q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1]))
     if prefix.right is None or shape.offset is None:
         total = k.mT @ v if start is None else k.mT @ v + start
         return (q @ total[:, :, None]).flatten(1, 2), total
