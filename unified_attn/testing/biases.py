@@ -58,7 +58,7 @@ def check_bias(
         Traceback (most recent call last):
             ...
         unified_attn.testing.law.LawBroken: law broken: listed values are those of the table: Early() at 2 queries x \
-3 keys: got -0.0 at [0, 0, 0], wanted -0.1
+3 keys: got -0 at batch 0, head 0, query 1, key 2, wanted -0.2
     """
     require("biases are biases", isinstance(bias, Bias), f"got a {type(bias).__name__}; subclass Bias")
     text = repr(bias)
@@ -122,7 +122,8 @@ def _adds(term: Bias, one: Call, where: str) -> None:
             require(law, listed is not None, f"{where}: of a list it adds nothing")
             if listed is not None:
                 listed = listed.masked_fill(listed <= torch.finfo(listed.dtype).min, -torch.inf)
-                require_same(law, where, listed.expand(*values.shape[:2], len(some)), values[:, :, some], 1e-6)
+                listed = listed.expand(*values.shape[:2], len(some))
+                require_same(law, where, listed, values[:, :, some], 1e-6, (one.query[some], one.key[some]))
 
 
 def _attends(bias: Bias, one: Call, where: str, backends: Sequence[str] | None) -> None:

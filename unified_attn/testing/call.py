@@ -106,4 +106,3 @@ def able(backends: Sequence[str] | None, q: Tensor, k: Tensor, v: Tensor, **opti
     """Back ends that do not decline a call."""
     reasons = explain(q, k, v, **options).reasons  # type: ignore[arg-type]
     return [name for name in (BACKENDS if backends is None else backends) if not reasons[name]]
-

@@ -1,4 +1,4 @@
-"""Attention from its definition, over entries: a key as one query sees it. Plain float64 torch, nothing of the library."""
+"""Attention from its definition, over entries: a key as one query sees it. Plain torch, nothing of the library."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def require(law: str, kept: bool, detail: str) -> None:
         raise LawBroken(law, detail)
 
 
-def require_same(law: str, where: str, got: Tensor, wanted: Tensor, tolerance: float = 0.0) -> None:
+def require_same(
+    law: str, where: str, got: Tensor, wanted: Tensor, tolerance: float = 0.0, ends: tuple[Tensor, Tensor] | None = None
+) -> None:
     """Raises LawBroken unless two tensors agree; equal infinities do, and NaN agrees with nothing.
 
     Args:
@@ -42,6 +44,7 @@ def require_same(law: str, where: str, got: Tensor, wanted: Tensor, tolerance: f
         got: A tensor.
         wanted: Another of the same shape.
         tolerance: Greatest difference, relative to the greatest finite number wanted or 1.
+        ends: Query and key of each pair, where the last dimension is a list of pairs.
     """
     require(law, got.shape == wanted.shape, f"{where}: shape {list(got.shape)}, wanted {list(wanted.shape)}")
     if not got.numel():
@@ -58,4 +61,11 @@ def require_same(law: str, where: str, got: Tensor, wanted: Tensor, tolerance: f
     if float(off.flatten()[worst]) > allowed:
         at = [int(n) for n in torch.unravel_index(torch.tensor(worst), got.shape)]
         pair = f" at {at}" if at else ""
-        raise LawBroken(law, f"{where}: got {got.flatten()[worst].item()}{pair}, wanted {wanted.flatten()[worst].item()}")
+        if ends is not None:
+            pair = f" at batch {at[0]}, head {at[1]}, query {int(ends[0][at[2]])}, key {int(ends[1][at[2]])}"
+        raise LawBroken(law, f"{where}: got {_show(got, worst)}{pair}, wanted {_show(wanted, worst)}")
+
+
+def _show(x: Tensor, place: int) -> str:
+    value = x.flatten()[place].item()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

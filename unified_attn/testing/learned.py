@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.gradcheck import GradcheckError
 
 from unified_attn.testing.law import LawBroken, require
 
@@ -54,5 +55,5 @@ def check_gradients(name: str, learned: list[tuple[str, Tensor]], run: Callable[
         require(law, grad is not None and bool(grad.isfinite().all()), f"{name}: that of {key} is not finite")
     try:
         torch.autograd.gradcheck(lambda *_: run(), tensors)
-    except torch.autograd.gradcheck.GradcheckError as error:
+    except GradcheckError as error:
         raise LawBroken("gradients are those of finite differences", f"{name}: {error}") from error

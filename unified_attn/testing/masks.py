@@ -65,6 +65,7 @@ at [0, 0, 0, 1], wanted True
         where = f"{text} at {one.sizes}"
         if not any(isinstance(part, EdgeMask) for part in mask.modules()):  # that one knows edges alone, no pairs
             table = _table(mask, one)
+            require_same("two calls agree", where, _table(mask, one), table)
             if not _has_parts(mask):
                 _broadcasts(mask, one, table, where)
             _lists(mask, one, table, where)
@@ -131,8 +132,8 @@ def _some_pairs(one: Call) -> tuple[Tensor, Tensor]:
 def _lists(mask: Mask, one: Call, table: Tensor, where: str) -> None:
     query, key = _some_pairs(one)
     got = mask.on(one.listing(query, key)).expand(*table.shape[:2], -1)
-    require_same("listed pairs are those of the table", where, got.expand(-1, -1, len(query)), table[:, :, query, key])
-    require_same("two calls agree", where, _table(mask, one), table)
+    law = "listed pairs are those of the table"
+    require_same(law, where, got.expand(-1, -1, len(query)), table[:, :, query, key], ends=(query, key))
 
 
 def _draws(mask: Mask, one: Call, table: Tensor, where: str) -> None:
@@ -168,7 +169,9 @@ def _structure(mask: Mask, one: Call, table: Tensor, where: str) -> None:
         pairs = type(one.pairs)(one.shape, one.pairs.q_positions, one.pairs.k_positions, listed)
         allowed = candidates.rest.on(pairs).expand(allowed.shape)
     found = torch.zeros_like(table, dtype=torch.int64)
-    found = found.flatten(2).index_add(2, listed.query * table.shape[3] + listed.key, allowed.long()).reshape(table.shape)
+    found = (
+        found.flatten(2).index_add(2, listed.query * table.shape[3] + listed.key, allowed.long()).reshape(table.shape)
+    )
     require_same(law, where, found > 0, table)
     if mask.graph is None:
         twice = f"{where}: a pair is listed {int(found.max()) if found.numel() else 0} times"

@@ -183,8 +183,9 @@ def _made(mask: str, bias: str, score: str, sizes: tuple[int, int], dtype: torch
         return (1.5 * torch.tanh(raw / 1.5) if score == "softcap" else raw) + add()
 
     inputs = [leaf(BATCH, HEADS, queries, DIM), leaf(BATCH, KV_HEADS, keys, DIM), leaf(BATCH, KV_HEADS, keys, DIM)]
+    kind = str(dtype).removeprefix("torch.")
     yield Case(
-        f"mask {mask}, bias {bias}, score {score}, {queries} queries x {keys} keys, {str(dtype).removeprefix('torch.')}",
+        f"mask {mask}, bias {bias}, score {score}, {queries} queries x {keys} keys, {kind}",
         {"mask": rule, "bias": prior, "score": similar, "scale": scale},
         inputs, learned, query, key, counters, visible, logits, lambda v: plus(v, extra[1]),
     )  # fmt: skip

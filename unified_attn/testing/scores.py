@@ -56,7 +56,8 @@ def check_score(
         >>> check_score(Relative(), sizes=[(2, 2)])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        unified_attn.testing.law.LawBroken: law broken: a pair's score is its own: Relative() at 2 queries x 2 keys: ...
+        unified_attn.testing.law.LawBroken: law broken: a pair's score is its own: Relative() at 2 queries x 2 keys, \
+in a table: got ... at [0, 0, 0, 0], wanted ...
     """
     require("scores are scores", isinstance(score, Score), f"got a {type(score).__name__}; subclass Score")
     text = repr(score)
@@ -68,6 +69,7 @@ def check_score(
     for one in taken:
         where = f"{text} at {one.sizes}"
         raw = _entries(exact, one, where)
+        require_same("two calls agree", where, _entries(exact, one, where), raw)
         if one.pairs.is_dense:
             _each_its_own(exact, one, raw, where)
         _forms(exact, one, raw, where)
@@ -110,16 +112,11 @@ def _each_its_own(score: Score, one: Call, raw: Tensor, where: str) -> None:
     require_same(law, f"{where}, in a table", table, raw.reshape(size), 1e-11)
     for n in {0, raw.shape[2] - 1}:  # alone
         some = slice(n, n + 1)
-        alone = score.on(
-            q[:, :, one.query[some]], k[:, :, one.key[some]], one.listing(one.query[some], one.key[some])
-        )
+        alone = score.on(q[:, :, one.query[some]], k[:, :, one.key[some]], one.listing(one.query[some], one.key[some]))
         require_same(law, f"{where}, pair {n} alone", alone.expand(*raw.shape[:2], 1), raw[:, :, some], 1e-11)
     order = torch.randperm(raw.shape[2], generator=torch.Generator().manual_seed(0))
-    mixed = score.on(
-        q[:, :, one.query[order]], k[:, :, one.key[order]], one.listing(one.query[order], one.key[order])
-    )
+    mixed = score.on(q[:, :, one.query[order]], k[:, :, one.key[order]], one.listing(one.query[order], one.key[order]))
     require_same(law, f"{where}, in another order", mixed.expand(raw.shape), raw[:, :, order], 1e-11)
-    require_same("two calls agree", where, _entries(score, one, where), raw)
 
 
 def _scaled(score: Score, raw: Tensor, one: Call) -> Tensor:
