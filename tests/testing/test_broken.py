@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from tests.cases.tools import fresh
 from unified_attn import Backend, Bias, DenseMask, Dot, Graph, Mask, Score
-from unified_attn.backends.reference import Reference
 from unified_attn.masks.base import Candidates, Prefix
 from unified_attn.rows import PairList
 from unified_attn.scores import Form
@@ -551,3 +550,21 @@ def test_the_library_does_not_import_the_kit() -> None:
     assert fresh("import sys, unified_attn; print('unified_attn.testing' in sys.modules)") == "False\n"
     code = "import sys, unified_attn.testing; print('pytest' in sys.modules)"
     assert fresh(code) == "False\n"
+
+
+def test_a_back_end_without_gradients_is_checked_forward_only() -> None:
+    class Forward(Plain):
+        def unsupported(self, problem: Any) -> list[str]:
+            asks = torch.is_grad_enabled() and problem.q.requires_grad
+            return [*super().unsupported(problem), *(["no gradients here"] if asks else [])]
+
+    check_backend(Forward(), dtypes=[torch.float64], forward_only=True)
+    with pytest.raises(ValueError, match="declines every problem"):
+        check_backend(Forward(), dtypes=[torch.float64])
+
+
+def test_what_the_kit_cannot_do_it_says() -> None:
+    with pytest.raises(ValueError, match=r"dtypes holds torch.bfloat16; choose from torch.float64, torch.float32"):
+        check_backend("reference", dtypes=[torch.bfloat16])
+    with pytest.raises(ValueError, match="choose one of"):
+        check_mask(Near(), backends=["nope"])

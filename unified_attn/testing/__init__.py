@@ -3,7 +3,8 @@
     check_mask(MyMask())      check_bias(MyBias())      check_score(MyScore())      check_backend(MyBackend())
 
 Each returns None, or raises :class:`LawBroken`, which says which law broke, where, what came and what was wanted. The
-formula that they compare with is written out in :mod:`unified_attn.testing.formula`; it shares nothing with the library.
+formula that they compare with is written out in :mod:`unified_attn.testing.formula` and shares nothing
+with the library.
 """
 
 from unified_attn.testing.backends import check_backend

@@ -35,7 +35,7 @@ def check_backend(
 
     Raises:
         LawBroken: Naming the law and the problem.
-        ValueError: If it declines everything.
+        ValueError: If it declines everything, or a dtype is another.
 
     Example:
         Plain attention that has forgotten the queries which see nothing:
@@ -54,19 +54,27 @@ def check_backend(
 score dot, 5 queries x 5 keys, float64: got nan at [0, 0], wanted 0
     """
     chosen = find(backend)
-    ran = 0
     for dtype in dtypes:
-        for case in problems(dtype):
-            where = f"{chosen.name}: {case.name}"
-            reasons = explain(*case.inputs, **case.options, backend=chosen).reasons[chosen.name]
-            if reasons:
-                _declines(chosen, case, reasons, where)
-                continue
-            ran += 1
-            _computes(chosen, case, where, forward_only)
-            _drops(chosen, case, where)
+        if dtype not in _TOLERANCE:
+            raise ValueError(f"dtypes holds {dtype}; choose from {', '.join(map(str, _TOLERANCE))}")
+    with torch.set_grad_enabled(not forward_only):
+        ran = sum(_checked(chosen, case, forward_only) for dtype in dtypes for case in problems(dtype))
     if not ran:
         raise ValueError(f"back end {chosen.name!r} declines every problem, so nothing was checked")
+
+
+def _checked(chosen: Backend, case: Case, forward_only: bool) -> bool:
+    """Whether the case ran."""
+    where = f"{chosen.name}: {case.name}"
+    if forward_only:
+        case.inputs = [x.detach() for x in case.inputs]
+    reasons = explain(*case.inputs, **case.options, backend=chosen).reasons[chosen.name]
+    if reasons:
+        _declines(chosen, case, reasons, where)
+        return False
+    _computes(chosen, case, where, forward_only)
+    _drops(chosen, case, where)
+    return True
 
 
 def _declines(backend: Backend, case: Case, reasons: tuple[str, ...], where: str) -> None:
@@ -146,7 +154,8 @@ def _ignores_hidden(backend: Backend, case: Case, where: str, out: Tensor, grads
     if not any(bool(side.any()) for side in sides):
         return
     spoilt = [
-        x.detach().masked_fill(side, torch.nan).requires_grad_() for x, side in zip(case.inputs, sides, strict=True)
+        x.detach().masked_fill(side, torch.nan).requires_grad_(x.requires_grad)
+        for x, side in zip(case.inputs, sides, strict=True)
     ]
     got = _run(backend, case, spoilt, where)
     require_same(law, where, got[0], out, 1e-6)

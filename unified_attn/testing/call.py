@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unified_attn import explain
-from unified_attn.backends import BACKENDS
+from unified_attn.backends import BACKENDS, find
 from unified_attn.masks import Mask
 from unified_attn.pairs import Pairs, Shape
 from unified_attn.rows import PairList
@@ -48,16 +48,15 @@ class Call:
         pairs = PairList(query, key, self.shape.num_queries, self.shape.num_keys)
         return Pairs(self.shape, self.pairs.q_positions, self.pairs.k_positions, pairs)
 
-    def inputs(self, *, kv_heads: int | None = None, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-        """Random q, k and v that ask for gradients."""
+    def inputs(self, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+        """Random q, k and v."""
         shape, random = self.shape, torch.Generator().manual_seed(self.shape.num_queries + 100 * self.shape.num_keys)
-        heads = shape.num_kv_heads if kv_heads is None else kv_heads
         sizes = (
             (shape.batch, shape.num_heads, shape.num_queries, shape.head_dim),
-            (shape.batch, heads, shape.num_keys, shape.head_dim),
-            (shape.batch, heads, shape.num_keys, shape.value_dim or shape.head_dim),
+            (shape.batch, shape.num_heads, shape.num_keys, shape.head_dim),
+            (shape.batch, shape.num_heads, shape.num_keys, shape.value_dim or shape.head_dim),
         )
-        return [torch.randn(s, generator=random, dtype=torch.float64).to(dtype).requires_grad_() for s in sizes]
+        return [torch.randn(s, generator=random, dtype=torch.float64).to(dtype) for s in sizes]
 
 
 def call(
@@ -105,4 +104,4 @@ def fitting(check: Callable[[Shape], None], calls: Sequence[Call], name: str) ->
 def able(backends: Sequence[str] | None, q: Tensor, k: Tensor, v: Tensor, **options: object) -> list[str]:
     """Back ends that do not decline a call."""
     reasons = explain(q, k, v, **options).reasons  # type: ignore[arg-type]
-    return [name for name in (BACKENDS if backends is None else backends) if not reasons[name]]
+    return [name for name in (BACKENDS if backends is None else backends) if not reasons[find(name).name]]

@@ -160,7 +160,7 @@ def _made(mask: str, bias: str, score: str, sizes: tuple[int, int], dtype: torch
             return
         extra = leaf(len(key), KV_HEADS, DIM), leaf(len(key), KV_HEADS, DIM)
         prior = PairVectors(*extra)
-        learned.update(zip(("key vectors", "value vectors"), extra, strict=True))  # type: ignore[arg-type]
+        learned.update(zip(("key vectors", "value vectors"), extra, strict=True))
 
     scale = 0.7 if score == "dot" else None
     similar: Any = None
