@@ -246,9 +246,9 @@ def test_any_strides() -> None:
 @pytest.mark.parametrize(
     ("mask", "dtype"),
     [
-        (None, torch.float32),
+        pytest.param(None, torch.float32, marks=pytest.mark.slow),
         (Causal(), torch.float32),
-        (Causal(), torch.bfloat16),
+        pytest.param(Causal(), torch.bfloat16, marks=pytest.mark.slow),
         pytest.param(None, torch.float16, marks=pytest.mark.slow),
         pytest.param(Causal(), torch.float64, marks=pytest.mark.slow),
         pytest.param(Window(70, 0), torch.float32, marks=pytest.mark.slow),
@@ -388,34 +388,38 @@ def test_a_step_is_checked() -> None:
 # --- compiled
 
 
-@pytest.mark.parametrize("phi", [None, wide], ids=["elu", "wide"])
-def test_it_compiles_whole(phi: Any) -> None:
-    options = {} if phi is None else {"feature_map": phi}
+@pytest.mark.parametrize(
+    "name",
+    [
+        "causal & padding",
+        "graph & causal",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("none", "top left", "window", "wide features")),
+    ],
+)
+def test_it_compiles_whole(name: str) -> None:
     edges = some_edges(9, 9)
 
-    def call(q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor, keep: Tensor) -> list[Tensor]:
-        masks = [
-            None,
-            Causal(),
-            Causal("top_left"),
-            Causal() & Padding(keep),
-            Window(2, 0),
-            Graph(edge_index) & Causal(),
-        ]
-        return [linear_attention(q, k, v, mask=mask, **options) for mask in masks]
+    def call(q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor, keep: Tensor) -> Tensor:
+        if name == "wide features":
+            return linear_attention(q, k, v, mask=Causal(), feature_map=wide)
+        if name == "graph & causal":
+            return linear_attention(q, k, v, mask=Graph(edge_index) & Causal())
+        mask = {"none": None, "top left": Causal("top_left"), "window": Window(2, 0)}.get(
+            name, Causal() & Padding(keep)
+        )
+        return linear_attention(q, k, v, mask=mask)
 
     compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
-    for tokens in (9, 12, 70):
+    for tokens in (9, 70):
         q, k, v = inputs(tokens, heads=4, kv_heads=2)
         keep = torch.arange(tokens) < torch.tensor([[5], [tokens]])
-        for ours, want in zip(compiled(q, k, v, edges, keep), call(q, k, v, edges, keep), strict=True):
-            torch.testing.assert_close(ours, want, rtol=1e-11, atol=1e-11)
         # The graph of a compiled call is kept for one backward pass.
-        grads = [
-            torch.autograd.grad(sum(x.cos().sum() for x in f(q, k, v, edges, keep)), [q, k, v])
-            for f in (compiled, call)
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
+        (ours, first), (want, second) = (
+            (out, torch.autograd.grad(out.cos().sum(), [q, k, v]))
+            for out in (f(q, k, v, edges, keep) for f in (compiled, call))
+        )
+        torch.testing.assert_close(ours, want, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-10)
 
 
 def test_a_step_compiles_whole() -> None:
