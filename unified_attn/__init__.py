@@ -9,6 +9,7 @@ A mask says who may interact, a bias which pairs are preferred, a score how alik
 from unified_attn.backends import Backend
 from unified_attn.biases import Additive, ALiBi, Bias, DenseBias, EdgeBias, NoBias, PairVectors, RoPE
 from unified_attn.errors import UnsupportedError
+from unified_attn.linear import LinearState, linear_attention
 from unified_attn.masks import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
 from unified_attn.operator import (
     Explanation,
@@ -38,6 +39,7 @@ __all__ = [
     "Full",
     "GATv2",
     "Graph",
+    "LinearState",
     "Mask",
     "NoBias",
     "Padding",
@@ -52,5 +54,6 @@ __all__ = [
     "attention_with_lse",
     "explain",
     "graph_attention",
+    "linear_attention",
     "merge",
 ]

@@ -36,6 +36,29 @@ class Candidates:
         return self.pairs.list() if isinstance(self.pairs, Band) else self.pairs
 
 
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """Exactly the pairs ``queries[b, i] & keys[b, j] & (j - i <= right)``, i and j in the last being positions.
+
+    Running sums over the keys then hold what every query asks for: see :func:`~unified_attn.linear_attention`.
+
+    Args:
+        right: Keys after the query's own position; None = no limit.
+        queries: ``[1 | B, Nq]`` bool, or None = all.
+        keys: ``[1 | B, Nk]`` bool, or None = all.
+    """
+
+    right: int | None = None
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def __and__(self, other: Prefix) -> Prefix:
+        def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+            return b if a is None else a if b is None else a & b
+
+        return Prefix(_least(self.right, other.right), both(self.queries, other.queries), both(self.keys, other.keys))
+
+
 class Mask(nn.Module, ABC):
     """Who may interact: a rule over pairs of a query i and a key j. True = may attend.
 
@@ -100,6 +123,11 @@ class Mask(nn.Module, ABC):
     def candidates(self, shape: Shape) -> Candidates | None:
         """A superset of the allowed pairs in O(edges), or None if that is all pairs."""
         return band_candidates(self.band(), shape)
+
+    def prefix(self, shape: Shape) -> Prefix | None:
+        """The mask as a limit on the right and whole queries and keys left out, if it is exactly that, else None."""
+        band = self.band()
+        return Prefix(band[1]) if band is not None and band[0] is None else None
 
     @property
     def graph(self) -> Graph | None:
@@ -234,6 +262,15 @@ class And(Compound):
             if option[0].pairs.num_pairs < best.pairs.num_pairs:
                 best, remaining = option
         return Candidates(best.pairs, _all([*([] if best.rest is None else [best.rest]), *remaining]))
+
+    def prefix(self, shape: Shape) -> Prefix | None:
+        both = Prefix()
+        for part in self.parts:
+            found = part.prefix(shape)
+            if found is None:
+                return None
+            both = both & found
+        return both
 
     @property
     def graph(self) -> Graph | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.masks.base import Mask
+from unified_attn.masks.base import Mask, Prefix
 from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_integers, describe
 
 
@@ -89,6 +89,9 @@ class Padding(Mask):
     def on(self, pairs: Pairs) -> Tensor:
         allowed = pairs.gather(self.keep[:, None, None, :])
         return allowed if self.queries is None else allowed & pairs.gather(self.queries[:, None, :, None])
+
+    def prefix(self, shape: Shape) -> Prefix:
+        return Prefix(None, self.queries, self.keep)
 
     def check(self, shape: Shape) -> None:
         for name, tensor, size in (("keep", self.keep, shape.num_keys), ("queries", self.queries, shape.num_queries)):
