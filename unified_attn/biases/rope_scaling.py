@@ -134,7 +134,7 @@ class DynamicNTK(RoPEScaling):
     def frequencies(self, size: int, base: float, length: Tensor) -> Tensor:
         ratio = length.clamp(min=self.max_position).double() / self.max_position
         grown = base * (self.factor * ratio - (self.factor - 1.0)) ** _stretch(size)
-        return grown ** -_exponents(size, length)
+        return torch.pow(grown, -_exponents(size, length))
 
 
 @dataclass(frozen=True)
