@@ -94,7 +94,8 @@ class NTK(RoPEScaling):
         _check_factor(self.factor)
 
     def frequencies(self, size: int, base: float, length: Tensor) -> Tensor:
-        return (base * self.factor ** _stretch(size)) ** -_exponents(size, length)
+        grown: float = base * self.factor ** _stretch(size)
+        return grown ** -_exponents(size, length)
 
 
 @dataclass(frozen=True)
