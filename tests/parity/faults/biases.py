@@ -39,7 +39,7 @@ CASES = [
     Choice("full", "relative + rope yarn", sizes="9x63"),
     Choice("full", "rope linear", sizes="4x7"),
     Choice("causal", "rope dynamic", dtype="float32", sizes="9x63"),
-    Choice("causal", "rope dynamic", sizes="4x7", positions="shared"),
+    Choice("full", "rope dynamic", sizes="1x6", positions="shared"),
     Choice("padding queries", "node types + rope ntk", batch=3, sizes="7x5"),
     Choice("full", "shortest path", "gatv2", batch=3),
     Choice("graph", "shortest path blocks"),
