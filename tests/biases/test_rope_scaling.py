@@ -244,7 +244,11 @@ def test_no_keys_and_no_queries() -> None:
             assert attention(q, k, k, bias=RoPE(4, scaling=scaling)).shape == q.shape
 
 
-@every_scaling
+@pytest.mark.parametrize(
+    "scaling",
+    [pytest.param(s, marks=() if isinstance(s, DynamicNTK | YaRN) else pytest.mark.slow) for s in SCALINGS],
+    ids=lambda s: type(s).__name__,
+)
 def test_growing_lengths_compile_at_most_twice(scaling: RoPEScaling) -> None:
     torch._dynamo.reset()
     counts = CompileCounter()

@@ -65,8 +65,8 @@ def flattened(blocks: object) -> tuple[Tensor, Tensor]:
         if block.dim() != 2 or block.shape[0] != block.shape[1]:
             raise ValueError(f"distance[{n}] is {describe(block)}; a graph's own lengths are square, [n, n]")
     device = blocks[0].device if blocks else None
-    empty = torch.zeros(0, dtype=torch.int64, device=device)
-    return torch.cat([empty, *(x.flatten() for x in blocks)]), torch.tensor([len(x) for x in blocks], device=device)
+    sizes = torch.tensor([len(x) for x in blocks], dtype=torch.int64, device=device)
+    return torch.cat([sizes[:0], *(x.flatten() for x in blocks)]), sizes  # of no blocks too
 
 
 @torch.library.custom_op("unified_attn::block_rows", mutates_args=())

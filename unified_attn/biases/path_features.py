@@ -82,6 +82,8 @@ class PathFeatures(nn.Module):
                 f"paths holds up to {edges.shape[-1]} edges a path, but max_length is {self.max_length}: make it "
                 f"greater, or cut the paths"
             )
+        if edges.shape[-1] == 0:  # no path has an edge: one place that none of them reaches
+            edges = nn.functional.pad(edges, (0, 1), value=-1)
         products = torch.einsum("ef,nhf->enh", values, weight[: edges.shape[-1]])
         return PathFeatureBias(products, edges if edges.dim() == 4 else edges[None])
 
