@@ -22,10 +22,16 @@ def check_heads(name: str, num_heads: int, weight: Tensor, shape: Shape) -> None
         raise ValueError(f"{name} was made for num_heads = {num_heads}, but q has {shape.num_heads} heads")
 
 
+def serves(codes: Tensor, shape: Shape) -> bool:
+    """Whether codes are there for each sequence of a batch, or for all alike."""
+    return bool(codes.shape[0] == 1 or codes.shape[0] == shape.batch)  # not `in`: compilers keep sizes open
+
+
 def check_pair_codes(name: str, what: str, codes: Tensor, shape: Shape) -> None:
     """Raises ValueError unless ``[1 | B, Nq, Nk, ...]`` codes fit a call."""
     check_device(f"{name}'s {what}", codes, shape)
-    if codes.shape[0] not in (1, shape.batch) or codes.shape[1:3] != (shape.num_queries, shape.num_keys):
+    rows, columns = codes.shape[1:3]
+    if not (serves(codes, shape) and rows == shape.num_queries and columns == shape.num_keys):
         raise ValueError(
             f"{name}'s {what} is {list(codes.shape[0 if codes.shape[0] != 1 else 1 :])}, but q and k ask for "
             f"[Nq, Nk] = [{shape.num_queries}, {shape.num_keys}] or [B, Nq, Nk], B = {shape.batch}"

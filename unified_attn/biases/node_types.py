@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.biases.learned import at_batch, check_heads, check_size, codes_within
+from unified_attn.biases.learned import at_batch, check_heads, check_size, codes_within, serves
 from unified_attn.pairs import Shape, check_device, describe, hold
 
 
@@ -98,7 +98,7 @@ class NodeTypeBias(Bias):
             ("key_types", self.key_types, shape.num_keys),
         ):
             check_device(f"NodeTypes's {name}", types, shape)
-            if types.shape[0] not in (1, shape.batch) or types.shape[1] != size:
+            if not serves(types, shape) or types.shape[1] != size:
                 raise ValueError(
                     f"NodeTypes's {name} have shape {list(types.shape)}, but q and k ask for [{size}] or [B, N] = "
                     f"[{shape.batch}, {size}]"
