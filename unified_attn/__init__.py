@@ -7,7 +7,29 @@ A mask says who may interact, a bias which pairs are preferred, a score how alik
 """
 
 from unified_attn.backends import Backend
-from unified_attn.biases import Additive, ALiBi, Bias, DenseBias, EdgeBias, NoBias, PairVectors, RoPE
+from unified_attn.biases import (
+    NTK,
+    Additive,
+    ALiBi,
+    Bias,
+    DenseBias,
+    DynamicNTK,
+    EdgeBias,
+    EdgeFeatures,
+    EdgeTypes,
+    Llama3,
+    LogPrior,
+    NoBias,
+    NodeTypes,
+    PairVectors,
+    PathFeatures,
+    PositionInterpolation,
+    RelativeBias,
+    RoPE,
+    ShortestPath,
+    T5Bias,
+    YaRN,
+)
 from unified_attn.errors import UnsupportedError
 from unified_attn.linear import LinearState, linear_attention
 from unified_attn.masks import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
@@ -26,6 +48,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GAT",
+    "NTK",
     "ALiBi",
     "Additive",
     "Backend",
@@ -34,21 +57,33 @@ __all__ = [
     "DenseBias",
     "DenseMask",
     "Dot",
+    "DynamicNTK",
     "EdgeBias",
+    "EdgeFeatures",
+    "EdgeTypes",
     "Explanation",
     "Full",
     "GATv2",
     "Graph",
     "LinearState",
+    "Llama3",
+    "LogPrior",
     "Mask",
     "NoBias",
+    "NodeTypes",
     "Padding",
     "PairVectors",
+    "PathFeatures",
+    "PositionInterpolation",
+    "RelativeBias",
     "RoPE",
     "Score",
+    "ShortestPath",
+    "T5Bias",
     "UnsupportedError",
     "Where",
     "Window",
+    "YaRN",
     "attention",
     "attention_weights",
     "attention_with_lse",
