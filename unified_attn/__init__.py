@@ -9,7 +9,21 @@ A mask says who may interact, a bias which pairs are preferred, a score how alik
 from unified_attn.backends import Backend
 from unified_attn.biases import Additive, ALiBi, Bias, DenseBias, EdgeBias, NoBias, PairVectors, RoPE
 from unified_attn.errors import UnsupportedError
-from unified_attn.masks import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
+from unified_attn.masks import (
+    BigBird,
+    Causal,
+    DenseMask,
+    Dilated,
+    Documents,
+    Full,
+    GlobalTokens,
+    Graph,
+    Longformer,
+    Mask,
+    Padding,
+    Where,
+    Window,
+)
 from unified_attn.operator import (
     Explanation,
     attention,
@@ -29,15 +43,20 @@ __all__ = [
     "Additive",
     "Backend",
     "Bias",
+    "BigBird",
     "Causal",
     "DenseBias",
     "DenseMask",
+    "Dilated",
+    "Documents",
     "Dot",
     "EdgeBias",
     "Explanation",
     "Full",
     "GATv2",
+    "GlobalTokens",
     "Graph",
+    "Longformer",
     "Mask",
     "NoBias",
     "Padding",
