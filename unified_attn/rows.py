@@ -277,7 +277,8 @@ def list_runs(
         table: ``[T]`` int64 keys, of which runs are cut; None = the keys 0, 1, ... themselves.
         total: The sum of ``count`` where it is known, so that a compiler knows it too.
     """
-    return RowList(*run_rows(start, count, table, total), num_keys)
+    indptr, col = run_rows(start, count, table, total)
+    return RowList(indptr, col, num_keys)
 
 
 def union(listings: Sequence[Listed | Band | Listing], num_queries: int, num_keys: int) -> Listing:

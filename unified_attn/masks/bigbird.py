@@ -12,7 +12,9 @@ from unified_attn.rows import KEPT, Listing, RowList, list_runs, recent
 
 
 class BigBird(Mask):
-    """Token i is in block I = floor(i / block_size), j in J; query i may attend key j where one of these holds:
+    """Attention of blocks of tokens: to a window of blocks, to global ones, and to some drawn at random.
+
+    Position i is in block I = floor(i / block_size), j in J. Query i may attend key j where one of these holds:
 
         |J - I| <= (window_blocks - 1) / 2                         window
         0 <= I < global_blocks  or  0 <= J < global_blocks         global, both ways
@@ -38,7 +40,7 @@ class BigBird(Mask):
     Cost: lists (2 global + window + random) block_size N pairs at most, where positions are the default ones.
 
     Reference: Zaheer et al., Big Bird, 2020, arXiv 2007.14062, section 2 (BigBird-ITC) and appendix D (blocks). There
-    random blocks are drawn evenly from the whole of a sequence of fixed length, and the window wraps round its ends.
+    random blocks are drawn evenly from the whole of a sequence, whose length is thus part of the rule.
 
     Example:
         >>> BigBird(2, 1, 3, 0, seed=0)
@@ -112,12 +114,13 @@ class BigBird(Mask):
         blocks = self.global_blocks + self.window_blocks + self.random_blocks
         most = shape.num_queries * blocks * self.block_size + self.global_blocks * self.block_size * shape.num_keys
         bound = torch.sym_min(most, shape.num_queries * shape.num_keys)
-        key = (repr(self), shape.num_queries, shape.num_keys, shape.offset, shape.device)
-        return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape))))
+        offset = shape.offset
+        key = (repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
+        return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape, offset))))
 
-    def _list(self, shape: Shape) -> RowList:
+    def _list(self, shape: Shape, offset: int) -> RowList:
         """The blocks of each query in order, each once, as runs of keys."""
-        row = (torch.arange(shape.num_queries, device=shape.device) + shape.offset)[:, None] // self.block_size
+        row = (torch.arange(shape.num_queries, device=shape.device) + offset)[:, None] // self.block_size
         reach = self.window_blocks // 2
         first = torch.arange(self.global_blocks, device=shape.device).expand(row.shape[0], -1)
         near = row + torch.arange(-reach, reach + 1, device=shape.device)

@@ -65,13 +65,14 @@ class Dilated(Mask):
         if shape.offset is None or self.dilation == 1:
             return super().candidates(shape)
         bound = torch.sym_min((2 * self.size + 1) * shape.num_queries, shape.num_queries * shape.num_keys)
-        key = (repr(self), shape.num_queries, shape.num_keys, shape.offset, shape.device)
-        return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape))))
+        offset = shape.offset
+        key = (repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
+        return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape, offset))))
 
-    def _list(self, shape: Shape) -> RowList:
+    def _list(self, shape: Shape, offset: int) -> RowList:
         """In a table that is sorted by the remainder, then by size, the keys of a query are neighbours."""
         keys, step = shape.num_keys, self.dilation
-        position = torch.arange(shape.num_queries, device=shape.device) + shape.offset
+        position = torch.arange(shape.num_queries, device=shape.device) + offset
         remainder, place = position % step, position // step
         # Of the keys r, r + step, ... with a remainder r: how many there are, and where the table has them.
         number = (keys - remainder + step - 1) // step
