@@ -114,7 +114,7 @@ class GlobalTokens(Keeper):
                 )
         elif self.tokens and self.tokens[-1] >= shape.num_keys:
             raise ValueError(
-                f"token {self.tokens[-1]} is to be global, but k has {shape.num_keys} rows: 0 is the first"
+                f"token {self.tokens[-1]} is to be global, but k has {shape.num_keys} rows, numbered from 0"
             )
         if shape.num_queries > shape.num_keys:
             raise ValueError(
