@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -202,7 +203,10 @@ def test_masks_read_like_their_constructor_call(text: str) -> None:
 def test_masks_are_copied_moved_and_never_saved(text: str) -> None:
     mask = MASKS[text]()
     drawn = mask.draw(4, 4)
+    x = torch.zeros(1, 1, 4, 4)
+    attention(x, x, x, mask=mask, backend="csr")  # what was listed is no part of a copy
     assert copy.deepcopy(mask).draw(4, 4) == drawn
+    assert pickle.loads(pickle.dumps(mask)).draw(4, 4) == drawn
     assert mask.state_dict() == {}
     assert mask.to(torch.bfloat16).draw(4, 4) == drawn  # integers and bools keep their kind
     mask.to("meta")

@@ -153,6 +153,9 @@ class Keeper(Mask):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own lacks annotations
         return self
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_kept": {}}  # a copy, or one that is saved, makes its own
+
 
 def band_candidates(band: Reach | None, shape: Shape) -> Candidates | None:
     """The pairs of a band with two finite sides, where positions are the default ones."""

@@ -115,7 +115,7 @@ class BigBird(Mask):
         most = shape.num_queries * blocks * self.block_size + self.global_blocks * self.block_size * shape.num_keys
         bound = torch.sym_min(most, shape.num_queries * shape.num_keys)
         offset = shape.offset
-        key = (repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
+        key = (type(self), repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
         return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape, offset))))
 
     def _list(self, shape: Shape, offset: int) -> RowList:

@@ -66,7 +66,7 @@ class Dilated(Mask):
             return super().candidates(shape)
         bound = torch.sym_min((2 * self.size + 1) * shape.num_queries, shape.num_queries * shape.num_keys)
         offset = shape.offset
-        key = (repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
+        key = (type(self), repr(self), shape.num_queries, shape.num_keys, offset, shape.device)
         return Candidates(recent(KEPT, key, lambda: Listing(bound, lambda: self._list(shape, offset))))
 
     def _list(self, shape: Shape, offset: int) -> RowList:

@@ -19,8 +19,9 @@ class GlobalTokens(Keeper):
     in a call change nothing. In :meth:`allow`, i and j are tokens.
 
     Args:
-        tokens: Which tokens are global: their numbers, ints or a 1-D tensor of them (read at once), or a bool tensor
-            ``[B, N]`` that says so for each token (its first dimension may be 1; a copy is taken).
+        tokens: Which tokens are global: their numbers, ints or a 1-D tensor of them (read at once, and so not inside
+            of compiled code), or a bool tensor ``[B, N]`` that says so for each token (its first dimension may be 1;
+            a copy is taken).
 
     Raises:
         TypeError: If ``tokens`` are neither.
@@ -127,7 +128,7 @@ class GlobalTokens(Keeper):
 
     def beside(self, band: Band | None, shape: Shape) -> Listing:
         """The pairs of these tokens, and of a band, each pair once; of tokens that vary, a superset."""
-        key = (self.tokens, band, shape.num_queries, shape.num_keys, shape.device)
+        key = (type(self), self.tokens, band, shape.num_queries, shape.num_keys, shape.device)
         return recent(KEPT if self.flags is None else self._kept, key, lambda: self._listing(band, shape))
 
     def _listing(self, band: Band | None, shape: Shape) -> Listing:
