@@ -109,7 +109,8 @@ class Documents(Keeper):
 
     def check(self, shape: Shape) -> None:
         check_device("Documents' ids", self.ids, shape)
-        if self.ids.shape[-1] != shape.num_keys or self.ids.shape[:-1] not in ((), (1,), (shape.batch,)):
+        batch = self.ids.shape[0] if self.ids.dim() == 2 else 1
+        if self.ids.shape[-1] != shape.num_keys or batch not in (1, shape.batch):
             raise ValueError(
                 f"Documents' ids have shape {list(self.ids.shape)}, but k asks for [{shape.num_keys}] or "
                 f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"
