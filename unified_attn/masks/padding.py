@@ -95,7 +95,8 @@ class Padding(Mask):
             if tensor is None:
                 continue
             check_device(f"Padding's {name}", tensor, shape)
-            if tensor.shape[0] not in (1, shape.batch) or tensor.shape[1] != size:
+            batch, tokens = tensor.shape  # one by one: a compiler looks for a size in a tuple by identity
+            if tokens != size or (batch != 1 and batch != shape.batch):
                 side = "Nk" if name == "keep" else "Nq"
                 raise ValueError(
                     f"Padding's {name} has shape {list(tensor.shape)}, but q and k ask for "
