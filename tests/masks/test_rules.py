@@ -276,6 +276,7 @@ IN_CODE: dict[str, Callable[[Tensor], Mask]] = {
     "bigbird": lambda ids: BigBird(2, 1, 1, 1, seed=0),
     "dilated": lambda ids: Dilated(1, 2),
     "dilated | documents": lambda ids: Dilated(1, 2) | Documents(ids),
+    "window & padding": lambda ids: Window(2, 1) & Padding(torch.stack([ids != 0, ids != 1])),
 }
 QUICK = {"documents & window", "longformer [B,N] & causal", "bigbird"}
 
