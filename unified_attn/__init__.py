@@ -32,7 +32,21 @@ from unified_attn.biases import (
 )
 from unified_attn.errors import UnsupportedError
 from unified_attn.linear import LinearState, linear_attention
-from unified_attn.masks import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
+from unified_attn.masks import (
+    BigBird,
+    Causal,
+    DenseMask,
+    Dilated,
+    Documents,
+    Full,
+    GlobalTokens,
+    Graph,
+    Longformer,
+    Mask,
+    Padding,
+    Where,
+    Window,
+)
 from unified_attn.operator import (
     Explanation,
     attention,
@@ -53,9 +67,12 @@ __all__ = [
     "Additive",
     "Backend",
     "Bias",
+    "BigBird",
     "Causal",
     "DenseBias",
     "DenseMask",
+    "Dilated",
+    "Documents",
     "Dot",
     "DynamicNTK",
     "EdgeBias",
@@ -64,10 +81,12 @@ __all__ = [
     "Explanation",
     "Full",
     "GATv2",
+    "GlobalTokens",
     "Graph",
     "LinearState",
     "Llama3",
     "LogPrior",
+    "Longformer",
     "Mask",
     "NoBias",
     "NodeTypes",

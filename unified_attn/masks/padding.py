@@ -98,7 +98,8 @@ class Padding(Mask):
             if tensor is None:
                 continue
             check_device(f"Padding's {name}", tensor, shape)
-            if tensor.shape[0] not in (1, shape.batch) or tensor.shape[1] != size:
+            batch, tokens = tensor.shape  # one by one: a compiler looks for a size in a tuple by identity
+            if tokens != size or (batch != 1 and batch != shape.batch):
                 side = "Nk" if name == "keep" else "Nq"
                 raise ValueError(
                     f"Padding's {name} has shape {list(tensor.shape)}, but q and k ask for "
@@ -108,3 +109,9 @@ class Padding(Mask):
     def __repr__(self) -> str:
         queries = "" if self.queries is None else f", queries={list(self.queries.shape)}"
         return f"Padding({list(self.keep.shape)}{queries})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Padding.from_lengths(torch.tensor([9]), 12))
