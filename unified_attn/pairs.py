@@ -102,6 +102,14 @@ class Pairs:
             return self.k_positions.index_select(1, self.pairs.key)[:, None]
         return self.k_positions[:, None, None, :]
 
+    def ends(self, space: str) -> tuple[Tensor, Tensor]:
+        """Query and key as a rule counts them: by ``"position"``, ``"row"`` of q and k, or ``"token"`` = row of k."""
+        if space == "position":
+            return self.query_position, self.key_position
+        if space == "token":  # the queries are the last of the tokens
+            return self.query + (self.shape.num_keys - self.shape.num_queries), self.key
+        return self.query, self.key
+
     @property
     def edge(self) -> Tensor | None:
         """Number of the caller's edge; None where the pairs are no graph's edges."""

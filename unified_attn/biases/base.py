@@ -64,11 +64,7 @@ class Bias(nn.Module):
         """:meth:`add` evaluated on index tensors, in the space that the bias counts."""
         if type(self).add is Bias.add:  # nothing to add, so no index tensors to make
             return None
-        if self.space == "position":
-            i, j = pairs.query_position, pairs.key_position
-        else:
-            i, j = pairs.query, pairs.key
-        values = self.add(pairs.batch, pairs.head, i, j, pairs.edge)
+        values = self.add(pairs.batch, pairs.head, *pairs.ends(self.space), pairs.edge)
         if values is not None and not (isinstance(values, Tensor) and values.is_floating_point()):
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
             raise TypeError(
