@@ -274,14 +274,16 @@ def csr_backward(
     }
     table = head_table(heads, heads_of)
     g_out, out = dense_last(g_out), dense_last(out)
-    g_mixed, mixed = dense_last_or_none(g_mixed), dense_last(mixed)
+    # Compiled code hands over a gradient of what is empty, too.
+    g_mixed = None if call.value_features is None else dense_last_or_none(g_mixed)
+    mixed = dense_last(mixed) if g_mixed is not None else None
     both: dict[str, int | float] = {
         **call.record(),
         **strided("out", out),
         **strided("lse", lse),
         **strided("g_out", g_out),
         **strided("g_lse", g_lse),
-        **(strided("mixed", mixed) if g_mixed is not None else {}),
+        **strided("mixed", mixed),
         **strided("g_mixed", g_mixed),
         **strided("stats", stats),
         "heads": table.ctypes.data,
