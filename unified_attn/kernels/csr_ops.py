@@ -39,6 +39,7 @@ class _Call(NamedTuple):
     Args:
         key_query: ``[B, Hq, Nq, F]``, with the dot form: what each query scores the key features with.
         key_weight: ``[Hk, F, W]``, with the sum form: what projects them.
+        one_features: The value's features are the key's, with one gradient; ``value_features`` is None then.
     """
 
     query: Tensor
@@ -66,6 +67,12 @@ class _Call(NamedTuple):
     slope: float
     dropout_p: float
     pair_counter: bool
+    one_features: bool
+
+    @property
+    def mixed_features(self) -> Tensor | None:
+        """What is summed into mixed."""
+        return self.key_features if self.one_features else self.value_features
 
     @property
     def form(self) -> int:
@@ -73,7 +80,7 @@ class _Call(NamedTuple):
 
     @property
     def feature_lanes(self) -> int:
-        return feature_lanes([self.key_features, self.value_features])
+        return feature_lanes([self.key_features, self.mixed_features])
 
     @property
     def pairs(self) -> int:
@@ -83,7 +90,7 @@ class _Call(NamedTuple):
     @property
     def pair_size(self) -> int:
         """Floats that a head reads for one pair."""
-        sizes = [x.size(-1) for x in (self.key_features, self.value_features) if x is not None]
+        sizes = [x.size(-1) for x in (self.key_features, self.mixed_features) if x is not None]
         return self.query.size(-1) + self.value.size(-1) + sum(sizes)
 
     def readable(self) -> _Call:
@@ -94,7 +101,7 @@ class _Call(NamedTuple):
 
     def record(self) -> dict[str, int | float]:
         """The record's entries for all of it but the rows."""
-        sizes = {"kfeat_size": self.key_features, "vfeat_size": self.value_features}
+        sizes = {"kfeat_size": self.key_features, "vfeat_size": self.mixed_features}
         return {
             **strided("q", self.query),
             **strided("k", self.key),
@@ -107,7 +114,7 @@ class _Call(NamedTuple):
             **strided("kfeat", self.key_features),
             **strided("kquery", self.key_query),
             **strided("kweight", self.key_weight),
-            **strided("vfeat", self.value_features),
+            **strided("vfeat", self.mixed_features),
             **strided("att", self.att),
             **score_options(self.scale, self.cap, self.slope, self.dropout_p, self.seed, self.pair_counter),
             **{name: 0 if x is None else x.size(1) for name, x in sizes.items()},
@@ -163,7 +170,7 @@ def _check_rows(call: _Call) -> None:
 def _results(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
     """Space for out, lse and mixed; mixed is ``[0]`` without value features."""
     batch, heads, nodes, _ = call.query.shape
-    features = call.value_features
+    features = call.mixed_features
     return (
         empty_nodes(call.query, heads, call.value.shape[3]),
         call.query.new_empty(batch, heads, nodes),
@@ -195,7 +202,7 @@ def csr_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
             **call.record(),
             **strided("out", out),
             **strided("lse", lse),
-            **(strided("mixed", mixed) if call.value_features is not None else {}),
+            **(strided("mixed", mixed) if call.mixed_features is not None else {}),
             **prefetched(call.key, call.value, len(ranges)),
             **listed(call.indptr, call.col, call.edge),
             "heads": table.ctypes.data,
@@ -275,7 +282,7 @@ def csr_backward(
     table = head_table(heads, heads_of)
     g_out, out = dense_last(g_out), dense_last(out)
     # Compiled code hands over a gradient of what is empty, too.
-    g_mixed = None if call.value_features is None else dense_last_or_none(g_mixed)
+    g_mixed = None if call.mixed_features is None else dense_last_or_none(g_mixed)
     mixed = dense_last(mixed) if g_mixed is not None else None
     both: dict[str, int | float] = {
         **call.record(),
@@ -301,7 +308,7 @@ def csr_backward(
             **strided("dkfeat", grad["key_features"]),
             **strided("dkquery", grad["key_query"]),
             **strided("dkweight", partial.get("key_weight")),
-            **strided("dvfeat", grad["value_features"]),
+            **strided("dvfeat", grad["key_features" if call.one_features else "value_features"]),
             **strided("datt", partial.get("att")),
             **prefetched(call.key, call.value, len(row_ranges)),
             **listed(call.indptr, call.col, call.edge),
