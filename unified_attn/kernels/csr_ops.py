@@ -95,8 +95,8 @@ class _Call(NamedTuple):
 
     def readable(self) -> _Call:
         """The same as kernels read it: features next to each other, indices dense."""
-        floats = {name: dense_last_or_none(getattr(self, name)) for name in _GRADIENTS if name != "add"}
-        whole = {name: x.contiguous() for name in _INDICES if (x := getattr(self, name)) is not None}
+        floats: dict[str, Any] = {name: dense_last_or_none(getattr(self, name)) for name in _GRADIENTS if name != "add"}
+        whole: dict[str, Any] = {name: x.contiguous() for name in _INDICES if (x := getattr(self, name)) is not None}
         return self._replace(**floats, **whole)
 
     def record(self) -> dict[str, int | float]:
@@ -242,17 +242,17 @@ def csr_backward(
     *rest, needs = inputs
     call = _Call(*rest)
     grads = _empty_grads(call, needs)
-    batch, heads, nodes, width = call.query.shape
+    batch, heads, nodes, _ = call.query.shape
     keys = call.key.size(2)
     if batch == 0 or heads == 0 or nodes == 0 or keys == 0:
-        for grad in grads:
-            grad.zero_()
+        for x in grads:
+            x.zero_()
         return grads
     call = call.readable()
     need = dict(zip(_GRADIENTS, needs, strict=True))
-    grad = {name: x if need[name] else None for name, x in zip(_GRADIENTS, grads, strict=True)}
+    grad = {name: x for name, x in zip(_GRADIENTS, grads, strict=True) if need[name]}
     for name in ("add", "key_vectors", "value_vectors", "key_features", "value_features"):
-        if grad[name] is not None:
+        if need[name]:
             grad[name].zero_()  # added to, and pairs that no row lists have gradient 0
     ranges = head_ranges(call.query, call.key, call.value)
     if len(ranges) == 1:  # a query's statistics lie as its heads do
@@ -273,24 +273,23 @@ def csr_backward(
 
     heads_of = {
         **call.heads(),
-        "dk": (grad["key"], 1),
-        "dv": (grad["value"], 1),
+        "dk": (grad.get("key"), 1),
+        "dv": (grad.get("value"), 1),
         "dkvec": (partial.get("key_vectors"), 2),
         "dvvec": (partial.get("value_vectors"), 2),
         "dkweight": (partial.get("key_weight"), 1),
     }
     table = head_table(heads, heads_of)
-    g_out, out = dense_last(g_out), dense_last(out)
+    g_out, out, mixed = dense_last(g_out), dense_last(out), dense_last(mixed)
     # Compiled code hands over a gradient of what is empty, too.
     g_mixed = None if call.mixed_features is None else dense_last_or_none(g_mixed)
-    mixed = dense_last(mixed) if g_mixed is not None else None
     both: dict[str, int | float] = {
         **call.record(),
         **strided("out", out),
         **strided("lse", lse),
         **strided("g_out", g_out),
         **strided("g_lse", g_lse),
-        **strided("mixed", mixed),
+        **strided("mixed", None if g_mixed is None else mixed),
         **strided("g_mixed", g_mixed),
         **strided("stats", stats),
         "heads": table.ctypes.data,
@@ -301,14 +300,14 @@ def csr_backward(
     by_rows = record(
         {
             **both,
-            **strided("dq", grad["query"]),
-            **strided("dadd", grad["add"], broadcast=True),
+            **strided("dq", grad.get("query")),
+            **strided("dadd", grad.get("add"), broadcast=True),
             **strided("dkvec", partial.get("key_vectors"), broadcast=True),
             **strided("dvvec", partial.get("value_vectors"), broadcast=True),
-            **strided("dkfeat", grad["key_features"]),
-            **strided("dkquery", grad["key_query"]),
+            **strided("dkfeat", grad.get("key_features")),
+            **strided("dkquery", grad.get("key_query")),
             **strided("dkweight", partial.get("key_weight")),
-            **strided("dvfeat", grad["key_features" if call.one_features else "value_features"]),
+            **strided("dvfeat", grad.get("key_features" if call.one_features else "value_features")),
             **strided("datt", partial.get("att")),
             **prefetched(call.key, call.value, len(row_ranges)),
             **listed(call.indptr, call.col, call.edge),
@@ -331,15 +330,16 @@ def csr_backward(
         by_columns = record(
             {
                 **both,
-                **strided("dk", grad["key"]),
-                **strided("dv", grad["value"]),
+                **strided("dk", grad.get("key")),
+                **strided("dv", grad.get("value")),
                 **prefetched(call.query, g_out, len(ranges)),
                 **listed(call.t_indptr, call.t_row, call.t_edge),
             }
         )
         blocks = num_blocks(call.pairs, keys, pair_size)
-        tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-        run_tasks(find_kernel("columns", call.form, call.feature_lanes, call.query, call.value), by_columns, tasks, work)
+        columns = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
+        kernel = find_kernel("columns", call.form, call.feature_lanes, call.query, call.value)
+        run_tasks(kernel, by_columns, columns, work)
     return grads
 
 
