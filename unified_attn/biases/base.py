@@ -19,6 +19,8 @@ class Bias(nn.Module):
 
     Attributes:
         space: What i and j count: ``"position"`` (of tokens) or ``"row"`` (of q and k).
+        relative: Whether the added value depends on the head and on j - i alone, as ALiBi's does: the tiles of a band
+            then share one table.
 
     Example:
         >>> class Near(Bias):
@@ -29,6 +31,7 @@ class Bias(nn.Module):
     """
 
     space: Literal["position", "row"] = "position"
+    relative: bool = False
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor | None:
         """Values to add to the logits, or None if this bias adds nothing.
@@ -83,6 +86,11 @@ class Bias(nn.Module):
     def terms(self) -> tuple[Bias, ...]:
         """The biases that are summed: of a single one, itself."""
         return (self,)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return type(self).add is not Bias.add or type(self).on is not Bias.on
 
     @property
     def turns(self) -> bool:
