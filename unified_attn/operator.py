@@ -53,8 +53,8 @@ def attention(
         dropout_p: Probability to drop a weight. It acts whenever it is above 0: layers pass 0 in evaluation.
         q_positions: ``[Nq]`` or ``[B, Nq]`` integers. Default: the queries are the last tokens; with a graph 0, 1, ...
         k_positions: ``[Nk]`` or ``[B, Nk]`` integers. Default 0, 1, ...
-        backend: A name (``"reference"``, ``"scatter"``, ``"csr"``) or an object; None chooses by the rule in
-            :mod:`unified_attn.backends`.
+        backend: A name (``"sdpa"``, ``"tiled"``, ``"csr"``, ``"scatter"``, ``"flex"``, ``"reference"``) or an object;
+            None chooses by the rule in :mod:`unified_attn.backends`.
 
     Returns:
         ``[B, Hq, Nq, Dv]`` in q's dtype, computed in float32 (float64 for float64 inputs). Under autocast k and v are
@@ -357,7 +357,7 @@ def explain(
         >>> from unified_attn import Causal
         >>> x = torch.zeros(1, 1, 4, 2)
         >>> explain(x, x, x, mask=Causal()).backend
-        'reference'
+        'sdpa'
     """
     problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
     known = dict(BACKENDS)
@@ -444,9 +444,7 @@ def _run(
     *,
     needs_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    problem = _problem(
-        q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse
-    )
+    problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
     with _without_autocast(q.device):
         chosen = choose(problem, backend)
         out, lse = _checked(chosen.name, chosen.run(problem), problem)

@@ -188,8 +188,8 @@ def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     sizes = tuple(answer.shape)
     if len(sizes) > len(full) or any(s not in (1, f) for s, f in zip(reversed(sizes), reversed(full), strict=False)):
         raise ValueError(
-            f"{name} returned shape {list(sizes)}, which does not broadcast to {pairs.layout} = {list(full)}; compute with "
-            f"b, h, i and j, and look a table up as table[i, j]"
+            f"{name} returned shape {list(sizes)}, which does not broadcast to {pairs.layout} = {list(full)}; compute "
+            f"with b, h, i and j, and look a table up as table[i, j]"
         )
     if answer.device != shape.device:
         raise ValueError(f"{name} returned a tensor on {answer.device}, but q is on {shape.device}; move what it uses")

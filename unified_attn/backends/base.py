@@ -62,7 +62,9 @@ def dot_reasons(problem: Problem) -> list[str]:
     """Why a back end for tables of dot products, on CPU, cannot run the problem: what all of that kind share."""
     reasons = []
     if problem.has_edges:
-        reasons.append("the mask holds a graph, whose edges may be parallel and carry values: they are no table of pairs")
+        reasons.append(
+            "the mask holds a graph, whose edges may be parallel and carry values: they are no table of pairs"
+        )
     form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
     if form is None or form.att is not None:
         reasons.append(f"the score {problem.score!r} is no dot product")

@@ -29,7 +29,13 @@ class SDPA(Backend):
         causal = is_causal(problem)
         low = problem.dense(masked=not (causal or problem.hides_nothing))
         refuse_tangents(self.name, low.q, low.k, low.v, low.add)
-        return flash(low.q, low.k, low.v, low.add, None, low.scale, causal, self.name)
+        out, lse = flash(low.q, low.k, low.v, low.add, None, low.scale, causal, self.name)
+        return out, lse
+
+
+def needs_table(problem: Problem) -> bool:
+    """Whether the kernel needs a table of what is hidden and added."""
+    return problem.adds or not (problem.hides_nothing or is_causal(problem))
 
 
 def is_causal(problem: Problem) -> bool:

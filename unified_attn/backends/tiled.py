@@ -19,7 +19,8 @@ class Tiled(Backend):
 
     A window's or causal mask's tiles are known in closed form, and those that differ by a shift alone are computed
     together. Masks and biases are asked tile by tile, again in the backward pass. No second derivative. Cost:
-    O(pairs in tiles x D) time, O(N D) memory; the gradient of a learned bias that is not relative adds O(pairs in tiles).
+    O(pairs in tiles x D) time, O(N D) memory; learned biases that are not relative add
+    O(pairs in tiles).
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
@@ -65,8 +66,8 @@ class Plan:
         """One table a number, if they have gradients; else none: they are made where they are needed, and dropped."""
         if not (torch.is_grad_enabled() and self.strips and _learns(self.table(self.strips[0]))):
             return []
-        firsts = {number: strip for number, strip in reversed(list(zip(self.numbers, self.strips, strict=True)))}
-        tables = [self.table(firsts[number]) for number in range(len(firsts))]
+        places = dict(zip(self.numbers, self.strips, strict=True))
+        tables = [self.table(places[number]) for number in range(len(places))]
         return [table for table in tables if table is not None]
 
     def parts(self, learned: tuple[Tensor, ...]) -> Iterator[tuple[Strip, int, Tensor | None, Tensor | None]]:
@@ -80,8 +81,8 @@ class Plan:
                     made = number, self.table(strip)
                 if _learns(made[1]):
                     raise ValueError(
-                        f"{self.problem.bias!r} has a gradient for some pairs and none for others: let what it captures "
-                        f"take part everywhere, or use backend='reference'"
+                        f"{self.problem.bias!r} has a gradient at some pairs and none at others: let what it captures "
+                        f"take part at all of them, or use backend='reference'"
                     )
             p, factors = self.problem.dropout_p, None
             if p > 0.0:
@@ -114,7 +115,9 @@ class _Tiles(torch.autograd.Function):
         q, k, v, out, lse, *learned = ctx.saved_tensors
         g_out = torch.zeros_like(out) if g_out is None else g_out
         d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
-        d_learned = [torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)]
+        d_learned = [
+            torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)
+        ]
         for strip, number, table, factors in ctx.plan.parts(tuple(learned)):
             d_table = d_learned[number] if learned else None
             found = torch.ops.unified_attn.flash_backward(

@@ -57,8 +57,8 @@ def flash(
         )
         out = out[..., : value.shape[3]]
         if add is not None:  # the kernel says 0 where nothing is visible
-            lse = lse.masked_fill(add.amax(-1) == -torch.inf, -torch.inf)
-        return out, lse.contiguous()
+            lse.masked_fill_(add.amax(-1) == -torch.inf, -torch.inf)
+        return out, lse
     for part in _parts(query, key):
         logits = _logits(query, key, add, scale, part)
         top = logits.amax(-1, keepdim=True)
@@ -86,10 +86,11 @@ def flash_backward(
     needs_add: bool,
     caller: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value and ``add`` (``[0]`` unless it needs one), from those of :func:`flash`'s results."""
-    grads = (*map(torch.zeros_like, (query, key, value)), _place_of(add, query, needs_add).zero_())
+    """Gradients of query, key, value and ``add`` (``[0]`` unless it needs one), from those of what ``flash`` gave."""
+    d_add = _place_of(add, query, needs_add).zero_()
     if query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0:
-        return grads
+        d_query, d_key, d_value = (_heads_inside(x, x.shape[3]).zero_() for x in (query, key, value))
+        return d_query, d_key, d_value, d_add
     lse = lse.masked_fill(lse == -torch.inf, 0.0)  # exp(-inf - 0) is 0; -inf - -inf is not
     if factors is None and not needs_add:
         # With 1 in one more column of the output's gradient and 0 in that of v, the kernel's <g_out, out> in
@@ -104,9 +105,9 @@ def flash_backward(
             g_out, *(_widened(x, width) for x in (query, key, value)), out, lse, 0.0, causal, attn_mask=add, scale=scale
         )
         sizes = (query.shape[3], key.shape[3], value.shape[3])
-        d_query, d_key, d_value = (x[..., :size].contiguous() for x, size in zip(found, sizes, strict=True))
-        return d_query, d_key, d_value, grads[3]
-    d_query, d_key, d_value, d_add = grads
+        d_query, d_key, d_value = (x[..., :size] for x, size in zip(found, sizes, strict=True))
+        return d_query, d_key, d_value, d_add
+    d_query, d_key, d_value = (_heads_inside(x, x.shape[3]).zero_() for x in (query, key, value))
     delta = (g_out * out).sum(-1)
     delta = (delta if g_lse is None else delta - g_lse)[..., None]
     for part in _parts(query, key):
@@ -125,7 +126,7 @@ def flash_backward(
         d_logits = _by_group(d_logits, heads).mul_(scale)
         d_query[part] = d_logits.matmul(key[entries]).view_as(d_query[part])
         d_key[entries] += d_logits.mT.matmul(_by_group(query[part], heads))
-    return grads
+    return d_query, d_key, d_value, d_add
 
 
 Part = tuple[slice, slice, slice]
@@ -167,7 +168,12 @@ def _widened(x: Tensor, width: int) -> Tensor:
 def _empty(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Room for the results, laid out as the kernel does it: the output as the query."""
     out = torch.empty_like(_widened(query, max(query.shape[3], value.shape[3], 1)))
-    return out[..., : value.shape[3]], query.new_empty(query.shape[:3])
+    return out[..., : value.shape[3]], _heads_inside(query, 1)[..., 0]
+
+
+def _heads_inside(x: Tensor, width: int) -> Tensor:
+    """Room for ``[B, H, N, width]`` with the heads of a row side by side, as the kernel lays out all but its output."""
+    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], width).transpose(1, 2)
 
 
 def _place_of(add: Tensor | None, query: Tensor, needed: bool) -> Tensor:
@@ -204,7 +210,11 @@ def _(
     needs_add: bool,
     caller: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+    width = max(query.shape[3], value.shape[3] + (g_lse is not None), 1)
+    if factors is not None or needs_add or query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0:
+        d_query, d_key, d_value = (_heads_inside(x, x.shape[3]) for x in (query, key, value))
+    else:
+        d_query, d_key, d_value = (_heads_inside(x, width)[..., : x.shape[3]] for x in (query, key, value))
     return d_query, d_key, d_value, _place_of(add, query, needs_add)
 
 
