@@ -256,6 +256,10 @@ class Problem:
         """What is added to the logits of these pairs, -inf where mask or bias hides: None if nothing is."""
         return self._add(pairs, self.mask)
 
+    def added_by_bias(self, pairs: Pairs) -> Tensor | None:
+        """The same without what the mask hides."""
+        return self._add(pairs, None)
+
     def seed(self) -> Tensor:
         """The number from which dropout draws: a new one each time, one a call."""
         return torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64)
@@ -304,7 +308,8 @@ class Problem:
             total, hidden = torch.broadcast_tensors(total, hidden)
             total = total.masked_fill(hidden, -torch.inf)
         # A rule may return fewer dimensions than the pairs have: a constant has none.
-        return total if total is None else total[(None,) * (pairs.query.dim() - total.dim())]
+        missing = 0 if total is None else pairs.query.dim() - total.dim()
+        return total if total is None or not missing else total[(None,) * missing]
 
 
 def _silenced(low: Lowered) -> Lowered:

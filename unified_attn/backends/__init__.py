@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from unified_attn.backends.base import Backend
 from unified_attn.backends.csr import CSR
+from unified_attn.backends.flex import Flex
 from unified_attn.backends.reference import Reference
 from unified_attn.backends.scatter import Scatter
 from unified_attn.backends.sdpa import SDPA, needs_table
@@ -20,7 +21,9 @@ from unified_attn.backends.tiled import Tiled
 from unified_attn.errors import UnsupportedError
 from unified_attn.problem import Problem
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (SDPA(), Tiled(), CSR(), Scatter(), Reference())}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (SDPA(), Tiled(), CSR(), Scatter(), Flex(), Reference())
+}
 """All back ends of the library by name."""
 
 SPARSE_SHARE = 0.25
