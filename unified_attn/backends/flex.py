@@ -73,11 +73,11 @@ class Flex(Backend):
 
 def _learns(problem: Problem) -> bool:
     """Whether q, k, v or anything in the bias asks for a gradient."""
+    if any(x.requires_grad for x in (problem.q, problem.k, problem.v, *problem.bias.parameters())):
+        return True
     first = torch.zeros(1, dtype=torch.int64, device=problem.q.device)
-    tile = Tile(problem.shape, problem.q_positions, problem.k_positions, rows=first, columns=first)
-    add = problem.added(tile)
-    tensors = (*problem.turned(), *problem.bias.parameters(), *([] if add is None else [add]))
-    return any(x.requires_grad for x in tensors)
+    add = problem.added(Tile(problem.shape, problem.q_positions, problem.k_positions, rows=first, columns=first))
+    return add is not None and add.requires_grad  # a tensor that a rule captured
 
 
 def _by_pair(problem: Problem) -> Bias:
