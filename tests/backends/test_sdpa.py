@@ -1,4 +1,4 @@
-"""What is special to the back end over torch's kernel: no table where none is needed, derivatives, edges of its cases."""
+"""What is special to the back end over torch's kernel: no table where none is needed, derivatives, odd sizes."""
 
 from __future__ import annotations
 

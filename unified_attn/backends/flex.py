@@ -59,9 +59,9 @@ class Flex(Backend):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
             out, aux = flex_attention(
-                low.q.contiguous(),
-                low.k.contiguous(),
-                low.v.contiguous(),
+                low.q.detach().contiguous(),
+                low.k.detach().contiguous(),
+                low.v.detach().contiguous(),
                 score_mod=score_mod,
                 block_mask=block_mask,
                 scale=problem.scale,

@@ -94,7 +94,7 @@ def dropout_drawn_by_the_place_in_the_tile(patch: Patch) -> None:
 
 @fault
 def lse_without_the_scale(patch: Patch) -> None:
-    for module, name in ((unified_attn.backends.sdpa, "sdpa"), (unified_attn.backends.tiled, "tiled")):
+    for module in (unified_attn.backends.sdpa, unified_attn.backends.tiled):
 
         def make(flash: Callable) -> Callable:
             def unscaled(q: Tensor, k: Tensor, v: Tensor, add: Any, factors: Any, scale: float, *rest: Any) -> Any:
