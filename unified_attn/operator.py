@@ -462,7 +462,7 @@ def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tenso
         out, lse = answer
         sizes = [[*problem.q.shape[:3], problem.v.shape[3]], list(problem.q.shape[:3])]
         if lse is None and problem.needs_lse:
-            raise ValueError(f"back end {name!r} returned None for lse, which this call needs (problem.needs_lse)")
+            raise ValueError(f"back end {name!r} must return an lse where problem.needs_lse, not None")
         if lse is None or isinstance(lse, Tensor):
             shapes = [list(out.shape), sizes[1] if lse is None else list(lse.shape)]
             if shapes == sizes:
