@@ -122,6 +122,19 @@ class Pairs:
         """Whether the pairs are a graph's edges."""
         return self.pairs is not None and self.pairs.edges
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What a rule's answer must broadcast to."""
+        shape = self.shape
+        if self.pairs is None:
+            return shape.batch, shape.num_heads, shape.num_queries, shape.num_keys
+        return shape.batch, shape.num_heads, self.pairs.num_pairs
+
+    @property
+    def layout(self) -> str:
+        """The same in words."""
+        return "[B, Hq, Nq, Nk]" if self.is_dense else "[B, Hq, pairs]"
+
     def gather(self, table: Tensor) -> Tensor:
         """Values of a tensor that broadcasts to ``[B, H, Nq, Nk]``, at these pairs; never expanded."""
         table = table[(None,) * (4 - table.dim())]
@@ -185,17 +198,12 @@ def _broadcasts(sizes: tuple[int, ...], full: tuple[int, ...]) -> bool:
 
 def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
-    shape = pairs.shape
-    full: tuple[int, ...]
-    if pairs.is_dense:
-        full, layout = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys), "[B, Hq, Nq, Nk]"
-    else:
-        full, layout = (shape.batch, shape.num_heads, pairs.query.shape[-1]), "[B, Hq, pairs]"
+    shape, full = pairs.shape, pairs.sizes
     sizes = tuple(answer.shape)
     if not _broadcasts(sizes, full):
         raise ValueError(
-            f"{name} returned shape {list(sizes)}, which does not broadcast to {layout} = {list(full)}; compute with "
-            f"b, h, i and j, and look a table up as table[i, j]"
+            f"{name} returned shape {list(sizes)}, which does not broadcast to {pairs.layout} = {list(full)}; compute "
+            f"with b, h, i and j, and look a table up as table[i, j]"
         )
     if answer.device != shape.device:
         raise ValueError(f"{name} returned a tensor on {answer.device}, but q is on {shape.device}; move what it uses")

@@ -17,7 +17,7 @@ from tests.parity.grid import Grid
 from tests.parity.mask_cases import MASKS, WITH_EDGES, MaskCase, counts_nodes, names_tokens, takes_positions
 from tests.parity.score_cases import SCORES, ScoreCase
 
-BACKENDS = ("reference", "scatter", "csr")
+BACKENDS = ("reference", "scatter", "csr", "sdpa", "tiled")
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HEADS = {"8/8": (8, 8), "6/2": (6, 2), "4/1": (4, 1), "1/1": (1, 1)}  # query heads / key heads

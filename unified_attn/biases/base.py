@@ -20,6 +20,8 @@ class Bias(nn.Module):
 
     Attributes:
         space: What i and j count: ``"position"`` (of tokens) or ``"row"`` (of q and k).
+        relative: Whether the added value depends on the head and on j - i alone, as ALiBi's does: the tiles of a band
+            then share one table.
 
     Example:
         >>> class Near(Bias):
@@ -30,6 +32,7 @@ class Bias(nn.Module):
     """
 
     space: Literal["position", "row"] = "position"
+    relative: bool = False
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor | None:
         """Values to add to the logits, or None if this bias adds nothing.
@@ -97,6 +100,11 @@ class Bias(nn.Module):
     def has_vectors(self) -> bool:
         """Whether the bias adds vectors to keys or values."""
         return type(self).vectors is not Bias.vectors or type(self).vectors_on is not Bias.vectors_on
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return type(self).add is not Bias.add or type(self).on is not Bias.on
 
     @property
     def turns(self) -> bool:
