@@ -359,6 +359,29 @@ def test_graphs_and_lists_of_edges_are_alike() -> None:
     close(list(made(x, narrow).values()), list(made(x, edges).values()), 1e-15)
 
 
+def test_order_of_types_and_relations_does_not_matter() -> None:
+    x, edges = inputs()
+    made = layer()
+    turned = HeteroAttention(CHANNELS, WIDTH, (TYPES[::-1], METADATA[1][::-1]), HEADS).double()
+    turned.load_state_dict(made.state_dict())
+    out = turned(dict(reversed(x.items())), dict(reversed(edges.items())))
+    close([out[t] for t in TYPES], list(made(x, edges).values()), 1e-12)
+
+
+def test_half_precision_follows_float32() -> None:
+    x, edges = inputs()
+    attr = torch.randn(edges[CITES].shape[1], 3)
+    made = layer(priors={CITES: EdgePrior(3, HEADS) + HeadScale(HEADS), HOSTS: 0.5}).float()
+    exact = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
+    half = made.bfloat16()({t: rows.bfloat16() for t, rows in x.items()}, edges, {CITES: attr.bfloat16()})
+    for t in TYPES:
+        assert half[t].dtype == torch.bfloat16
+        assert (half[t].float() - exact[t]).abs().max() < 0.05
+        assert (cast[t].float() - exact[t]).abs().max() < 0.05
+
+
 def test_takes_a_hetero_data() -> None:
     data_module = pytest.importorskip("torch_geometric.data")
     x, edges = inputs()
