@@ -82,7 +82,7 @@ def _along_paths(features: PathFeatures, edge_vectors: Tensor, paths: Tensor, si
     if paths.dim() != 2:
         return features(edge_vectors, paths)  # type: ignore[no-any-return]
     listed = features(edge_vectors, paths[None])  # as if one query had all pairs as keys
-    zero = torch.zeros((), dtype=torch.int64, device=paths.device)
+    zero = torch.zeros(1, 1, dtype=torch.int64, device=paths.device)
     pair = torch.arange(paths.shape[0], device=paths.device)
     head = torch.arange(features.num_heads, device=paths.device)
     return PathBlockBias(listed.add(zero, head, zero, pair[:, None], None), pair, sizes)
