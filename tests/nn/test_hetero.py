@@ -357,6 +357,12 @@ def test_graphs_and_lists_of_edges_are_alike() -> None:
     close(list(made(x, graphs).values()), list(made(x, edges).values()), 1e-15)
     narrow = {r: e.int() for r, e in edges.items()}
     close(list(made(x, narrow).values()), list(made(x, edges).values()), 1e-15)
+    sparse = {}
+    for r, (source, target) in edges.items():  # in an order of its own, which says nothing
+        shape = SIZES[r[2]], SIZES[r[0]]
+        ends = torch.stack([target, source])
+        sparse[r] = torch.sparse_coo_tensor(ends, torch.ones(len(source)), shape, check_invariants=True)
+    close(list(made(x, sparse).values()), list(made(x, edges).values()), 1e-15)
 
 
 def test_order_of_types_and_relations_does_not_matter() -> None:

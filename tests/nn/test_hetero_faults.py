@@ -30,18 +30,21 @@ FAULTS, fault = registry()
 
 @fault
 def keys_of_all_relations_begin_at_the_first(patch: pytest.MonkeyPatch) -> None:
-    def make(placed: Callable) -> Callable:
-        return lambda edges, queries, keys, first, name: placed(edges, queries, keys, 0, name)
+    def make(edges_of: Callable) -> Callable:
+        def wrapped(edges: Tensor, keys: int, queries: int, **options: Any) -> Any:
+            return edges_of(torch.stack([edges[0] % 4, edges[1]]), keys, queries, **options)
 
-    change(patch, unified_attn.nn.hetero, "placed", make)
+        return wrapped
+
+    change(patch, unified_attn.nn.hetero, "edges_of", make)
 
 
 @fault
 def edges_turned_round(patch: pytest.MonkeyPatch) -> None:
     def make(ends_of: Callable) -> Callable:
-        def turned(edges: Any, r: Any, sources: Tensor, targets: Tensor) -> Tensor:
-            target, source = ends_of(edges, r, sources, targets)
-            return torch.stack([source.clamp(max=len(sources) - 1), target.clamp(max=len(targets) - 1)])
+        def turned(edges: Any, r: Any, sources: int, targets: int, like: Tensor) -> Tensor:
+            source, target = ends_of(edges, r, sources, targets, like)
+            return torch.stack([target.clamp(max=sources - 1), source.clamp(max=targets - 1)])
 
         return turned
 

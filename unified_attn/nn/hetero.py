@@ -10,21 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases import EdgeBias
-from unified_attn.masks import Graph
+from unified_attn.masks import Mask
 from unified_attn.nn.graph_cache import edges_of
 from unified_attn.nn.heads import attend, check_return, split_heads
 from unified_attn.nn.linear import Linear, glorot
 from unified_attn.nn.relation_priors import RelationPrior, as_prior
 from unified_attn.nn.relations import (
     Metadata,
-    Relation,
     by_relation,
     check_mapping,
     ends_of,
-    placed,
     read_metadata,
     table_key,
 )
+from unified_attn.nn.typed import Relation
 from unified_attn.pairs import check_count, check_floats, check_number, describe
 from unified_attn.scores import Score
 
@@ -163,7 +162,7 @@ class HeteroAttention(nn.Module):
     def forward(
         self,
         x_dict: Mapping[str, Tensor],
-        edge_index_dict: Mapping[Relation, Tensor | Graph],
+        edge_index_dict: Mapping[Relation, Tensor | Mask],
         edge_attr_dict: Mapping[Relation, Tensor] | None = None,
         *,
         return_attention_weights: bool = False,
@@ -172,8 +171,9 @@ class HeteroAttention(nn.Module):
 
         Args:
             x_dict: Of each node type ``[N, C]``; a type without nodes has ``[0, C]``.
-            edge_index_dict: Of each relation ``[2, E]`` integers, sources then targets, or a
-                :class:`~unified_attn.Graph`. A relation that is missing has no edges.
+            edge_index_dict: Of each relation ``[2, E]`` integers, sources then targets, each counted in its own type; a
+                :class:`~unified_attn.Graph`; or a sparse tensor ``[targets, sources]``. A relation that is missing has
+                no edges.
             edge_attr_dict: ``[E, F]`` in the order of the edges, for relations whose prior reads features.
             return_attention_weights: True: also the weights.
 
@@ -185,7 +185,8 @@ class HeteroAttention(nn.Module):
         edges = by_relation("edge_index_dict", edge_index_dict, self.relations)
         attrs = by_relation("edge_attr_dict", edge_attr_dict or {}, self.relations)
         like = x_dict[self.node_types[0]]
-        ends = {r: ends_of(edges.get(r), r, x_dict[r[0]], x_dict[r[2]]) for r in self.relations}
+        rows = {t: x_dict[t].shape[0] for t in self.node_types}
+        ends = {r: ends_of(edges.get(r), r, rows[r[0]], rows[r[2]], like) for r in self.relations}
         given = {r: self._features(r, attrs.get(r), ends[r].shape[1]) for r in self.relations}
 
         k = {t: self._heads(self.key, t, x_dict) for t in self.node_types if table_key(t) in self.key}
@@ -228,7 +229,7 @@ class HeteroAttention(nn.Module):
             prior = cast(RelationPrior, self.priors[name])
             keys.append(prior.keys(torch.einsum("nhd,hde->nhe", k_r, self.key_map[name])))
             values.append(torch.einsum("nhd,hde->nhe", v_r, self.value_map[name]))
-            parts.append(placed(ends[r], q.shape[0], k_r.shape[0], first, repr(r)) if count else ends[r])
+            parts.append(torch.stack([ends[r][0] + first, ends[r][1]]))
             priors.append(prior.add(count, given[r], keys[-1]))
             first = first + k_r.shape[0]
         edges = edges_of(torch.cat(parts, dim=1), first, q.shape[0], loops=False)
