@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from unified_attn import GAT, Dot, Graph
-from unified_attn.nn import Constant, EdgePrior, HeadBias, HeadScale, HeteroAttention, RelationPrior, hetero_inputs
+from unified_attn.nn import EdgePrior, HeadBias, HeadScale, HeteroAttention, RelationPrior, hetero_inputs
 
 TYPES = ["author", "paper", "venue"]
 WRITES, CITES, HOSTS, LIKES = (
@@ -377,7 +377,7 @@ def test_order_of_types_and_relations_does_not_matter() -> None:
 def test_half_precision_follows_float32() -> None:
     x, edges = inputs()
     attr = torch.randn(edges[CITES].shape[1], 3)
-    made = layer(priors={CITES: EdgePrior(3, HEADS) + HeadScale(HEADS), HOSTS: 0.5}).float()
+    made = layer(priors={CITES: EdgePrior(3, HEADS) + HeadScale(HEADS) + 0.1, HOSTS: 0.5}).float()
     exact = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
     with torch.autocast("cpu", torch.bfloat16):
         cast = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
@@ -512,7 +512,9 @@ def test_errors_of_priors_and_flags() -> None:
         HeadBias(0)
     with pytest.raises(TypeError, match="return_attention_weights"):
         layer()(X, EDGES, return_attention_weights=1)
-    assert repr(Constant(2.0) + EdgePrior(2, 1)) == "Constant(2) + EdgePrior(2, 1)"
+    assert repr(EdgePrior(2, 1) + 2.0) == "EdgePrior(2, 1) + Constant(2)"
+    with pytest.raises(TypeError, match="the prior is 'high'"):
+        EdgePrior(2, 1) + "high"
     residual = HeteroAttention(CHANNELS, WIDTH, METADATA, HEADS, residual="add").double()
     with pytest.raises(ValueError, match="residual='add'"):
         residual(X, EDGES)

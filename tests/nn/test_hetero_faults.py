@@ -12,7 +12,8 @@ from torch import Tensor
 import unified_attn.nn.hetero
 from tests.nn import test_hetero
 from tests.parity.faults.tools import change, registry
-from unified_attn.nn import Constant, EdgePrior, HeadBias, HeadScale, HeteroAttention
+from unified_attn.nn import EdgePrior, HeadBias, HeadScale, HeteroAttention
+from unified_attn.nn.relation_priors import Constant
 
 CHECKS = (
     lambda: test_hetero.test_equals_a_loop_over_relations_heads_and_edges("node"),

@@ -15,7 +15,7 @@ from unified_attn.pairs import check_count, check_number
 class RelationPrior(nn.Module):
     """How one relation is preferred. Two hooks: one acts on the keys that it brings, one adds to its edges' logits.
 
-    One of one's own overrides either. Priors of one relation compose with ``+``.
+    One of one's own overrides either. Priors of one relation compose with ``+``, also with a number.
 
     Attributes:
         edge_dim: Number of features an edge that :meth:`add` reads; None if it reads none.
@@ -49,8 +49,8 @@ class RelationPrior(nn.Module):
         """The priors that are joined: of a single one, itself."""
         return (self,)
 
-    def __add__(self, other: RelationPrior) -> RelationPrior:
-        return _Joined(self, other) if isinstance(other, RelationPrior) else NotImplemented
+    def __add__(self, other: RelationPrior | float) -> RelationPrior:
+        return _Joined(self, as_prior(other))
 
 
 class _Joined(RelationPrior):
