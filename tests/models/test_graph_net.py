@@ -358,6 +358,22 @@ def test_compiles_whole(name: str) -> None:
         assert_close([compiled(**packed)], [model(**packed)], 1e-12)
 
 
+@pytest.mark.parametrize("name", ["graphormer", "gps, virtual node, rows of nodes"])
+def test_half_precision_follows_float32(name: str) -> None:
+    model = network(CONFIGS[name]).float().eval()
+    packed = pack_graphs([example(CONFIGS[name], size, size, torch.float32) for size in (4, 3, 5, 2, 6)])
+    exact = model(**packed)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = model(**packed)
+    assert (cast - exact).abs().max() < 0.05
+    halves = {k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in packed.items()}
+    half = model.bfloat16()(**halves)
+    assert half.dtype == torch.bfloat16
+    assert (half - exact).abs().max() < 0.05
+    half.sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
 def test_presets_are_rows_of_values() -> None:
     assert gat(5, 2).local == "gat"
     assert gatv2(5, 2).local == "gatv2"
