@@ -336,6 +336,18 @@ def test_relational_gat_is_a_configuration() -> None:
     assert scores[CITES].att_src in set(wanted)
 
 
+def test_starts_again() -> None:
+    priors = {CITES: EdgePrior(3, HEADS) + HeadScale(HEADS), HOSTS: HeadBias(HEADS)}
+    made = HeteroAttention(WIDTH, WIDTH, METADATA, HEADS, priors=priors, residual="gated")
+    for weight in made.parameters():
+        nn.init.constant_(weight, 7.0)
+    made.reset_parameters()
+    for name, weight in made.named_parameters():
+        assert (weight != 7.0).all(), name
+    assert (priors[CITES].terms[1].weight == 1.0).all()
+    assert (priors[HOSTS].weight == 0.0).all()
+
+
 def test_a_prior_of_ones_own() -> None:
     class Even(RelationPrior):
         """Every second edge counts double."""
@@ -468,6 +480,8 @@ X, EDGES = inputs()
         ({"combine": nn.Identity()}, "softmax='relation'"),
         ({"score": {CITES: Dot()}}, "softmax='relation'"),
         ({"softmax": "relation", "score": {CITES: Dot()}}, "give a Score for each relation"),
+        ({"score": "dot"}, "score is 'dot'"),
+        ({"priors": 1.0}, "priors is a float; give a dict"),
     ],
 )
 def test_what_is_wrong_is_said_when_the_layer_is_made(options: dict, message: str) -> None:
@@ -515,6 +529,9 @@ def test_errors_of_priors_and_flags() -> None:
     assert repr(EdgePrior(2, 1) + 2.0) == "EdgePrior(2, 1) + Constant(2)"
     with pytest.raises(TypeError, match="the prior is 'high'"):
         EdgePrior(2, 1) + "high"
+    flat = HeteroAttention(CHANNELS, WIDTH, METADATA, HEADS, softmax="relation", combine=nn.Identity()).double()
+    with pytest.raises(ValueError, match="combine made"):
+        flat(X, EDGES)
     residual = HeteroAttention(CHANNELS, WIDTH, METADATA, HEADS, residual="add").double()
     with pytest.raises(ValueError, match="residual='add'"):
         residual(X, EDGES)

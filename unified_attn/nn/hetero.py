@@ -149,15 +149,26 @@ class HeteroAttention(nn.Module):
         self.key_map = nn.ParameterDict({table_key(*r): nn.Parameter(torch.empty(shape)) for r in self.relations})
         self.value_map = nn.ParameterDict({table_key(*r): nn.Parameter(torch.empty(shape)) for r in self.relations})
         gated = targets if residual == "gated" else []
-        self.gate = nn.ParameterDict({table_key(t): nn.Parameter(torch.ones(1)) for t in gated})
+        self.gate = nn.ParameterDict({table_key(t): nn.Parameter(torch.empty(1)) for t in gated})
         given = by_relation("priors", priors or {}, self.relations)
         self.priors = nn.ModuleDict(
             {table_key(*r): as_prior(given[r]) if r in given else RelationPrior() for r in self.relations}
         )
         self.score = score if isinstance(score, Score) else None
         self.scores = nn.ModuleDict(_scores(score, self.relations))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all weights of the layer's own anew; gates start at 1, priors where they say."""
+        for table in (self.query, self.key, self.value, self.out):
+            for linear in table.values():
+                cast(Linear, linear).reset_parameters()
         for weight in (*self.key_map.values(), *self.value_map.values()):
             glorot(weight)
+        for gate in self.gate.values():
+            nn.init.ones_(gate)
+        for prior in self.priors.values():
+            cast(RelationPrior, prior).reset_parameters()
 
     def forward(
         self,
@@ -205,8 +216,8 @@ class HeteroAttention(nn.Module):
                 out, found = self._attend(q, group, k, v, ends, given, wanted)
                 heard.append(out.flatten(1))
                 weights.update(found)
-            joined = torch.stack(heard).sum(0) if self.combine is None else self.combine(torch.stack(heard))
-            out_dict[target] = self._update(target, self.out[table_key(target)](self.activation(joined)), x)
+            joined = self.activation(self._joined(heard))
+            out_dict[target] = self._update(target, self.out[table_key(target)](joined), x)
         return HeteroResult(out_dict, {r: weights[r] for r in self.relations}) if wanted else out_dict
 
     def _attend(
@@ -245,6 +256,18 @@ class HeteroAttention(nn.Module):
         )
         found = () if weights is None else weights.split([part.shape[1] for part in parts])
         return out, dict(zip(group, found, strict=False))
+
+    def _joined(self, heard: list[Tensor]) -> Tensor:
+        """What a type's nodes heard by each softmax, ``[N, out_channels]`` each, as one."""
+        if self.combine is None:
+            return sum(heard[1:], start=heard[0])
+        joined = self.combine(torch.stack(heard))
+        if not isinstance(joined, Tensor) or joined.shape != heard[0].shape:
+            got = describe(joined) if isinstance(joined, Tensor) else f"a {type(joined).__name__}"
+            raise ValueError(
+                f"combine made {got} of {len(heard)} results; it must make [N, out_channels] = {list(heard[0].shape)}"
+            )
+        return joined
 
     def _bias(self, priors: list[Tensor | None], parts: list[Tensor], q: Tensor) -> EdgeBias | None:
         """What the priors of some relations add, 0 for those that add nothing; None if none does."""
@@ -347,6 +370,8 @@ def _scores(score: Score | Mapping[Relation, Score] | None, relations: list[Rela
     """A score for each relation, by name; empty if one serves all."""
     if score is None or isinstance(score, Score):
         return {}
+    if not isinstance(score, Mapping):
+        raise TypeError(f"score is {score!r}; give a Score, or a dict with one for each relation")
     given = by_relation("score", score, relations)
     for r in relations:
         if not isinstance(given.get(r), Score):

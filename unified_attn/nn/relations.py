@@ -71,7 +71,9 @@ def read_metadata(metadata: Metadata) -> tuple[list[str], list[Relation]]:
 def check_mapping(name: str, given: object) -> None:
     """Raises TypeError unless this is a mapping."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"{name} is a {type(given).__name__}; give a dict (of a HeteroData: hetero_inputs(data))")
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; give a dict (hetero_inputs(data) makes those of a HeteroData)"
+        )
 
 
 def by_relation(name: str, given: Mapping[Relation, Any], relations: list[Relation]) -> dict[Relation, Any]:
