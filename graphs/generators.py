@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from torch import Tensor
+
+from graphs.checks import check_counts
+from graphs.hetero import Relation, check_types
 
 
 def power_law(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: int = 0) -> Tensor:
@@ -39,3 +44,53 @@ def power_law(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: i
         rank = torch.searchsorted(bounds, draw).clamp_max(max(num_nodes - 1, 0))
         ends.append(torch.randperm(num_nodes, generator=generator)[rank])
     return torch.stack(ends)
+
+
+def random_bipartite(num_keys: int, num_queries: int, num_edges: int, *, seed: int = 0) -> Tensor:
+    """Edges between two node sets, each numbered from 0: a uniformly random set of pairs, none twice.
+
+    Returns:
+        Edge index ``[2, E]`` int64, in random order.
+
+    Raises:
+        ValueError: If a number is negative, or there are fewer pairs than edges.
+
+    Example:
+        >>> random_bipartite(2, 3, 6).unique(dim=1).tolist()
+        [[0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]]
+    """
+    check_counts(num_keys=num_keys, num_queries=num_queries, num_edges=num_edges)
+    if num_edges > num_keys * num_queries:
+        raise ValueError(f"num_edges is {num_edges}; {num_keys} keys and {num_queries} queries have fewer pairs")
+    chosen = random.Random(seed).sample(range(num_keys * num_queries), num_edges)  # never lists the pairs
+    pair = torch.tensor(chosen, dtype=torch.int64)
+    return torch.stack([pair // max(num_queries, 1), pair % max(num_queries, 1)])
+
+
+def random_typed(num_nodes: dict[str, int], num_edges: dict[Relation, int], *, seed: int = 0) -> dict[Relation, Tensor]:
+    """Edges between nodes of several types: for each relation a uniformly random set of pairs, none twice.
+
+    Args:
+        num_nodes: By type.
+        num_edges: By relation: type of the sources, name, type of the targets.
+        seed: The same seed gives the same graph; a relation's edges depend on its place among the relations.
+
+    Returns:
+        Edge index ``[2, E]`` int64 by relation, nodes numbered within their type.
+
+    Raises:
+        ValueError: If a relation names a type that there is not, or has fewer pairs than edges.
+
+    Example:
+        >>> edges = random_typed({"author": 3, "paper": 5}, {("author", "wrote", "paper"): 4})
+        >>> edges["author", "wrote", "paper"].shape
+        torch.Size([2, 4])
+    """
+    draw = random.Random(seed)
+    edges = {}
+    for (source, name, target), count in num_edges.items():
+        check_types(num_nodes, source, target)
+        edges[source, name, target] = random_bipartite(
+            num_nodes[source], num_nodes[target], count, seed=draw.getrandbits(32)
+        )
+    return edges

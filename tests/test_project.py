@@ -24,7 +24,7 @@ ROWS = [
     {"masks", "biases", "scores"},
     {"kernels"},
     {"backends"},
-    {"operator"},
+    {"operator", "linear"},
     {"nn"},
     {"models"},
     {"interop", "accounting", "diagnostics", "testing", "__init__"},
