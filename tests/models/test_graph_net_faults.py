@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,8 +15,9 @@ from tests.parity.faults.tools import change, registry
 from unified_attn import EdgeBias, Full
 from unified_attn.models import GraphNet
 from unified_attn.models.graph_block import GlobalAttention
-from unified_attn.models.graph_priors import FirstRows, VirtualBias
+from unified_attn.models.graph_priors import FirstRows, Inside, VirtualBias
 from unified_attn.models.node_encoding import NodeEncoding
+from unified_attn.pairs import Pairs
 
 MANY = (4, 1, 6, 3, 4, 2)
 CHECKS = (
@@ -47,16 +45,11 @@ def virtual_bias_on_its_queries_alone(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def virtual_node_with_the_lengths_of_the_last_node(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Tensor, "masked_fill", _unless_nodes(Tensor.masked_fill))
+    change(patch, FirstRows, "on", lambda on: lambda self, pairs: self.bias.on(inside(self, pairs)))
 
 
-def _unless_nodes(masked_fill: Callable) -> Callable:
-    """Fills as ever, but not where pairs of virtual nodes would be set to 0."""
-
-    def filled(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-        return self if mask.dim() == 1 and self.dim() == 3 and value == 0.0 else masked_fill(self, mask, value)
-
-    return filled
+def inside(bias: FirstRows, pairs: Pairs) -> Inside:
+    return Inside(bias._inside(pairs.shape), pairs.q_positions, pairs.k_positions, whole=pairs)
 
 
 @fault
