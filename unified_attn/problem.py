@@ -11,6 +11,7 @@ from torch import Tensor
 from unified_attn.dropout import keep
 from unified_attn.pairs import Pairs, Shape, check_integers, describe
 from unified_attn.rows import Rows
+from unified_attn.vectors import Vectors
 
 if TYPE_CHECKING:
     from unified_attn.biases.base import Bias
@@ -34,8 +35,8 @@ class Lowered:
             they held (NaN, say) reaches nothing; unless the back end asked for them as they are.
         pairs: Index tensors of the pairs.
         add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
-        key_vectors: ``[E, Hkv, D]`` added to the keys of each edge, or None.
-        value_vectors: ``[E, Hkv, Dv]`` added to the values, or None.
+        key_vectors: Added to the key of each pair, or None.
+        value_vectors: Added to the value of each pair, or None.
         score: The score, to be asked for :meth:`logits`.
         scale: Multiplies the raw scores.
         dropout_p: Probability to drop a weight.
@@ -47,8 +48,8 @@ class Lowered:
     v: Tensor
     pairs: Pairs
     add: Tensor | None
-    key_vectors: Tensor | None
-    value_vectors: Tensor | None
+    key_vectors: Vectors | None
+    value_vectors: Vectors | None
     score: Score
     scale: float
     dropout_p: float
@@ -71,16 +72,25 @@ class Lowered:
 
     def logits(self) -> Tensor:
         """Logits, scale * score + add, at all pairs, hidden ones -inf: ``[B, Hq, Nq, Nk]`` or ``[B, Hq, E]``."""
-        if self.pairs.is_dense:
-            q, k = self.q[:, :, :, None], self.keys()[:, :, None]
-        else:
-            q, k = self.q.index_select(2, self.pairs.query.flatten()), self.keys()
-        raw = self.score.finish(self._scores(self.score.on(q, k, self.pairs)) * self.scale)
+        raw = self.score.finish(self._raw() * self.scale)
         if self.add is None:
             return raw
         hidden = self.add == -torch.inf
         # Filled rather than added: a hidden score may be inf, and inf - inf is no longer hidden.
         return (raw + self.add.masked_fill(hidden, 0.0)).masked_fill(hidden, -torch.inf)
+
+    def _raw(self) -> Tensor:
+        """Scores of all pairs."""
+        if not self.pairs.is_dense:
+            q = self.q.index_select(2, self.pairs.query.flatten())
+            return self._scores(self.score.on(q, self.keys(), self.pairs))
+        q, k = self.q[:, :, :, None], self._per_query_head(self.k)[:, :, None]
+        if self.key_vectors is None:
+            return self._scores(self.score.on(q, k, self.pairs))
+        if self.score.linear:  # then no vector of a pair need be formed
+            return self._scores(self.score.on(q, k, self.pairs)) + self.key_vectors.scores(self.score.logits, self.q)
+        k = self._per_query_head(self.k[:, :, None] + self.key_vectors.at_pairs())
+        return self._scores(self.score.on(q, k, self.pairs))
 
     def _scores(self, raw: object) -> Tensor:
         """What the score returned, for every pair; one's own may have returned anything."""
@@ -97,19 +107,41 @@ class Lowered:
         return raw.expand(sizes)
 
     def keys(self) -> Tensor:
-        """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``."""
-        return self._at_pairs(self.k, self.key_vectors)
+        """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``.
+
+        Raises:
+            ValueError: If vectors belong to a dense table of pairs: then there is no key apart from a query.
+        """
+        return self._at_pairs("key", self.k, self.key_vectors)
 
     def values(self) -> Tensor:
-        """Values a query head: ``[B, Hq, Nk, Dv]``, or at the listed pairs with their vectors, ``[B, Hq, E, Dv]``."""
-        return self._at_pairs(self.v, self.value_vectors)
+        """Values a query head: ``[B, Hq, Nk, Dv]``, or at the listed pairs with their vectors, ``[B, Hq, E, Dv]``.
 
-    def _at_pairs(self, x: Tensor, vectors: Tensor | None) -> Tensor:
+        Raises:
+            ValueError: As :meth:`keys`; :meth:`mix` takes all.
+        """
+        return self._at_pairs("value", self.v, self.value_vectors)
+
+    def mix(self, weights: Tensor) -> Tensor:
+        """Sums of values and their vectors with weights ``[B, Hq, Nq, Nk]``, or over a list ``[B, Hq, Nq, E]``."""
+        if self.pairs.is_dense and self.value_vectors is not None:
+            return weights @ self._per_query_head(self.v) + self.value_vectors.mix(weights)
+        return weights @ self.values()
+
+    def _at_pairs(self, side: str, x: Tensor, vectors: Vectors | None) -> Tensor:
         if not self.pairs.is_dense:
             x = x.index_select(2, self.pairs.key.flatten())
-        if vectors is not None:
-            x = x + vectors.transpose(0, 1)
+            x = x if vectors is None else x + vectors.at_pairs()
+        elif vectors is not None:
+            raise ValueError(f"each pair has a {side} of its own here; ask for logits() and mix(weights)")
+        return self._per_query_head(x)
+
+    def _per_query_head(self, x: Tensor) -> Tensor:
         return x.repeat_interleave(self.group, dim=1)
+
+    def silenced(self) -> Lowered:
+        """The same with 0 in place of what takes part in no visible pair; that may be NaN, and reaches nothing."""
+        return _silenced(self)
 
     def form(self) -> Form | None:
         """The score in the form of a fused kernel, or None."""
@@ -120,13 +152,15 @@ class Lowered:
 
         Drawn from a counter, so that every back end draws alike for one seed.
         """
-        if self.dropout_p == 0.0:
-            return None
-        pairs = self.pairs
-        edge = pairs.edge
-        counter = pairs.query * pairs.shape.num_keys + pairs.key if edge is None else edge
-        kept = keep(self.seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, self.dropout_p)
-        return kept.to(self.q.dtype) * (1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0)
+        return None if self.dropout_p == 0.0 else dropout(self.pairs, self.dropout_p, self.seed, self.q.dtype)
+
+
+def dropout(pairs: Pairs, p: float, seed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors of the weights at these pairs, 0 or 1 / (1 - p)."""
+    edge = pairs.edge
+    counter = pairs.query * pairs.shape.num_keys + pairs.key if edge is None else edge
+    kept = keep(seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, p)
+    return kept.to(dtype) * (1.0 / (1.0 - p) if p < 1.0 else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +180,7 @@ class Problem:
         k_positions: ``[1 | B, Nk]`` integers.
         shape: All sizes.
         candidates: The pairs that the mask names in O(edges); None = all of them.
+        needs_lse: Whether the log-sum-exp is asked for; else a back end may return None in its place.
     """
 
     q: Tensor
@@ -160,6 +195,7 @@ class Problem:
     k_positions: Tensor
     shape: Shape
     candidates: Candidates | None
+    needs_lse: bool = True
 
     @property
     def band(self) -> Reach | None:
@@ -172,9 +208,38 @@ class Problem:
         return self.shape.num_edges is not None
 
     @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return any(term.adds for term in self.bias.terms)
+
+    @property
+    def relative(self) -> bool:
+        """Whether what is hidden or added depends on the head and on the rows' distance j - i alone."""
+        terms = (term.relative or not term.adds for term in self.bias.terms)
+        return self.band is not None and self.shape.offset is not None and all(terms)
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether the mask is a band that holds every pair."""
+        band, offset = self.band, self.shape.offset
+        if band is None or band == (None, None):
+            return band is not None
+        left, right = band
+        return (
+            offset is not None
+            and (left is None or left >= offset + self.shape.num_queries - 1)
+            and (right is None or right >= self.shape.num_keys - 1 - offset)
+        )
+
+    @property
     def fused(self) -> bool:
         """Whether the score has a form that fused kernels compute."""
         return self.score.fused
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether vectors of pairs are added to keys or values."""
+        return any(term.has_vectors for term in self.bias.terms)
 
     @property
     def num_pairs(self) -> int:
@@ -188,9 +253,14 @@ class Problem:
         """What is computed in: float64 for float64 inputs, else float32."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
-    def dense(self) -> Lowered:
-        """Every query with every key. Not for a graph's edges: those are listed."""
-        return self._lower(Pairs(self.shape, self.q_positions, self.k_positions), self.mask, clean=True)
+    def dense(self, *, masked: bool = True) -> Lowered:
+        """Every query with every key. Not for a graph's edges: those are listed.
+
+        Args:
+            masked: Hide what the mask hides; not for a kernel that does that by itself.
+        """
+        pairs = Pairs(self.shape, self.q_positions, self.k_positions)
+        return self._lower(pairs, self.mask if masked else None, clean=True)
 
     def listed(self, *, clean: bool = True) -> Lowered:
         """The pairs that the mask names.
@@ -207,16 +277,34 @@ class Problem:
         pairs = Pairs(self.shape, self.q_positions, self.k_positions, self.candidates.list())
         return self._lower(pairs, self.candidates.rest, clean)
 
-    def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
+    def turned(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v in the dtype computed in, turned, and not cleaned."""
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
-        vectors: list[Tensor | None] = [None, None]
         for term in self.bias.terms:
             q, k = term.turn(q, k, self.q_positions, self.k_positions)
-            for side, extra in enumerate(term.vectors()):
+        return q, k, v
+
+    def added(self, pairs: Pairs) -> Tensor | None:
+        """What is added to the logits of these pairs, -inf where mask or bias hides: None if nothing is."""
+        return self._add(pairs, self.mask)
+
+    def added_by_bias(self, pairs: Pairs) -> Tensor | None:
+        """The same without what the mask hides."""
+        return self._add(pairs, None)
+
+    def seed(self) -> Tensor:
+        """The number from which dropout draws: a new one each time, one a call."""
+        return torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64)
+
+    def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
+        q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
+        vectors: list[Vectors | None] = [None, None]
+        for term in self.bias.terms:
+            q, k = term.turn(q, k, self.q_positions, self.k_positions)
+            for side, extra in enumerate(term.vectors_on(pairs, self.dtype)):
                 if extra is not None:
-                    sum_ = extra.to(self.dtype)
                     found = vectors[side]
-                    vectors[side] = sum_ if found is None else found + sum_
+                    vectors[side] = extra if found is None else found + extra
         lowered = Lowered(
             q=q,
             k=k,
@@ -228,7 +316,7 @@ class Problem:
             score=self.score,
             scale=self.scale,
             dropout_p=self.dropout_p,
-            seed=torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64),
+            seed=self.seed(),
         )
         return _silenced(lowered) if clean else lowered
 
@@ -251,7 +339,8 @@ class Problem:
             total, hidden = torch.broadcast_tensors(total, hidden)
             total = total.masked_fill(hidden, -torch.inf)
         # A rule may return fewer dimensions than the pairs have: a constant has none.
-        return total if total is None else total[(None,) * (pairs.query.dim() - total.dim())]
+        missing = 0 if total is None else pairs.query.dim() - total.dim()
+        return total if total is None or not missing else total[(None,) * missing]
 
 
 def _silenced(low: Lowered) -> Lowered:
@@ -274,15 +363,27 @@ def _silenced(low: Lowered) -> Lowered:
         if low.add is not None and not (low.key_vectors is None and low.value_vectors is None):
             if seen.shape[1] > 1:
                 seen = seen.unflatten(1, (low.k.shape[1], low.group)).any(2)
-            unseen = ~seen.any(0).t()[..., None]
-            vectors = [x if x is None else x.masked_fill(unseen, 0.0) for x in (low.key_vectors, low.value_vectors)]
+            unseen = ~seen.any(0).t()
+            vectors = [x if x is None else x.silenced(unseen) for x in (low.key_vectors, low.value_vectors)]
             low = replace(low, key_vectors=vectors[0], value_vectors=vectors[1])
+    q, k, v = silence(low.q, low.k, low.v, queries, keys)
+    return replace(low, q=q, k=k, v=v)
+
+
+def silence(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeroes the rows of q, k and v that take part in nothing.
+
+    Args:
+        q: ``[B, Hq, Nq, D]``.
+        k: ``[B, Hkv, Nk, D]``.
+        v: ``[B, Hkv, Nk, Dv]``.
+        queries: ``[1 | B, 1 | Hq, Nq]`` bool, True = takes part.
+        keys: ``[1 | B, 1 | Hq, Nk]``.
+    """
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
-        keys = keys.unflatten(1, (low.k.shape[1], low.group)).any(2)
+        keys = keys.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
     queries, keys = ~queries[..., None], ~keys[..., None]
-    return replace(
-        low, q=low.q.masked_fill(queries, 0.0), k=low.k.masked_fill(keys, 0.0), v=low.v.masked_fill(keys, 0.0)
-    )
+    return q.masked_fill(queries, 0.0), k.masked_fill(keys, 0.0), v.masked_fill(keys, 0.0)
 
 
 def build(
@@ -296,6 +397,8 @@ def build(
     dropout_p: float,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
+    *,
+    needs_lse: bool = True,
 ) -> Problem:
     """Checks a call before any work is done, and freezes it; without v, for its weights alone.
 
@@ -347,6 +450,7 @@ def build(
         k_positions=k_positions,
         shape=shape,
         candidates=mask.candidates(shape),
+        needs_lse=needs_lse or score.sink is not None,  # a sink is a share of exp(lse)
     )
 
 

@@ -10,22 +10,38 @@ from torch import Tensor, nn
 
 from unified_attn import (
     GAT,
+    NTK,
     Additive,
     ALiBi,
+    BigBird,
     Causal,
     DenseBias,
     DenseMask,
+    Dilated,
+    Documents,
     Dot,
     EdgeBias,
+    EdgeFeatures,
+    EdgeProjection,
+    EdgeTypes,
     Full,
     GATv2,
+    GlobalTokens,
     Graph,
+    LogPrior,
+    Longformer,
     NoBias,
+    NodeTypes,
     Padding,
     PairVectors,
+    RelativeBias,
+    RelativeVectors,
     RoPE,
+    ShortestPath,
+    T5Bias,
     Where,
     Window,
+    YaRN,
 )
 from unified_attn.backends import BACKENDS
 from unified_attn.testing import check_backend, check_bias, check_mask, check_score
@@ -38,6 +54,13 @@ KEEP = torch.tensor([[True, True, True, True, False], [False] * 5])
 
 def learned(*size: int) -> Tensor:
     return nn.Parameter(torch.randn(size, generator=RANDOM, dtype=torch.float64))
+
+
+def trained(bias: nn.Module) -> nn.Module:
+    """The module with weights that say something: learned tables begin at 0."""
+    for parameter in bias.parameters():
+        nn.init.normal_(parameter, generator=RANDOM)
+    return bias
 
 
 def coin(*size: int) -> Tensor:
@@ -84,6 +107,17 @@ MASKS = [
     Causal() & Window(2, 2) & Where(parity),
     Window(1, 0) | Window(0, 2) & ~Window(0, 1),
     ~(Window(1, 1) | Padding(KEEP)),
+    Documents(torch.tensor([0, 0, 1, 1, 1])),
+    Documents(torch.tensor([[2, 0, 0, 2, 1], [0, 0, 0, 0, 1]])),
+    Documents.from_lengths(torch.tensor([2, 0, 3])) & Causal(),
+    GlobalTokens([1, 4]),
+    GlobalTokens(KEEP),
+    Longformer(1, [0]),
+    Longformer(1, KEEP) & Padding(KEEP),
+    BigBird(block_size=2, global_blocks=1, window_blocks=1, random_blocks=1, seed=3),
+    BigBird(block_size=1, global_blocks=0, window_blocks=3, random_blocks=1, seed=0) & Causal(),
+    Dilated(1, 2),
+    Dilated(2, 3) | Documents(torch.tensor([0, 0, 1, 1, 1])),
 ]
 
 BIASES: list[tuple[Any, dict[str, Any]]] = [
@@ -97,6 +131,19 @@ BIASES: list[tuple[Any, dict[str, Any]]] = [
     (DenseBias(torch.where(coin(5, 5), 0.0, -torch.inf)), {}),
     (DenseBias(nn.Parameter(torch.randn(5, generator=RANDOM))), {}),
     (Additive(recency), {"relative": True}),
+    (trained(RelativeBias(2, 3)), {"relative": True}),
+    (trained(T5Bias(2)), {"relative": True}),
+    (trained(T5Bias(2, num_buckets=8, max_distance=5, bidirectional=False)), {"relative": True}),
+    (trained(NodeTypes(3, 2))(torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1, 1, 0, 2, 2])), {}),
+    (trained(ShortestPath(2, 2))(torch.tensor([[0, 1, -1], [1, 0, 3], [-1, 2, 0]])), {"sizes": [(3, 3)]}),
+    (LogPrior(torch.tensor([[0.5, 0.0, 1.0, 2.0, 0.25]])), {}),
+    (LogPrior(torch.tensor([0.5, 0.0, 1.0, 2.0, 0.25, 1.0, 0.0])), {"mask": GRAPH}),
+    (trained(EdgeTypes(3, 2))(torch.tensor([0, 1, 2, 2, 0, 1, 0])), {"mask": GRAPH}),
+    (trained(EdgeFeatures(3, 2))(torch.randn(7, 3, generator=RANDOM)), {"mask": GRAPH}),
+    (RoPE(4, scaling=NTK(4.0)), {"relative": True}),
+    (trained(RelativeVectors(2, 4)), {"relative": True}),
+    (EdgeProjection(learned(7, 3), learned(8, 3), learned(8, 3)), {"mask": GRAPH}),
+    (RoPE(4, scaling=YaRN(4.0, 8)), {"relative": True}),
     (EdgeBias(learned(7)), {"mask": GRAPH}),
     (EdgeBias(learned(7, 2)), {"mask": GRAPH & Causal()}),
     (EdgeBias(learned(7, 2), EDGES, default=-0.5), {}),

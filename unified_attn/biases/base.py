@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.pairs import Pairs, Shape, check_answer, describe
+from unified_attn.vectors import Stored, Vectors
 
 
 class Bias(nn.Module):
@@ -19,6 +20,8 @@ class Bias(nn.Module):
 
     Attributes:
         space: What i and j count: ``"position"`` (of tokens) or ``"row"`` (of q and k).
+        relative: Whether the added value depends on the head and on j - i alone, as ALiBi's does: the tiles of a band
+            then share one table.
 
     Example:
         >>> class Near(Bias):
@@ -29,6 +32,7 @@ class Bias(nn.Module):
     """
 
     space: Literal["position", "row"] = "position"
+    relative: bool = False
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor | None:
         """Values to add to the logits, or None if this bias adds nothing.
@@ -54,8 +58,20 @@ class Bias(nn.Module):
         return q, k
 
     def vectors(self) -> tuple[Tensor | None, Tensor | None]:
-        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None."""
+        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None.
+
+        Vectors that are no tensor an edge are given by :meth:`vectors_on`.
+        """
         return None, None
+
+    def vectors_on(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Vectors | None, Vectors | None]:
+        """:meth:`vectors` for the pairs at hand; overridden where they are looked up or projected."""
+        if type(self).vectors is Bias.vectors:
+            return None, None
+        name, answer = type(self).__name__, self.vectors()
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(f"{name}.vectors must return two things, for keys and for values, not {answer!r}")
+        return _stored(name, "key", answer[0], pairs, dtype), _stored(name, "value", answer[1], pairs, dtype)
 
     def check(self, shape: Shape) -> None:
         """Raises ValueError if the bias does not fit a call of this shape."""
@@ -64,11 +80,7 @@ class Bias(nn.Module):
         """:meth:`add` evaluated on index tensors, in the space that the bias counts."""
         if type(self).add is Bias.add:  # nothing to add, so no index tensors to make
             return None
-        if self.space == "position":
-            i, j = pairs.query_position, pairs.key_position
-        else:
-            i, j = pairs.query, pairs.key
-        values = self.add(pairs.batch, pairs.head, i, j, pairs.edge)
+        values = self.add(pairs.batch, pairs.head, *pairs.ends(self.space), pairs.edge)
         if values is not None and not (isinstance(values, Tensor) and values.is_floating_point()):
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
             raise TypeError(
@@ -83,6 +95,16 @@ class Bias(nn.Module):
     def terms(self) -> tuple[Bias, ...]:
         """The biases that are summed: of a single one, itself."""
         return (self,)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the bias adds vectors to keys or values."""
+        return type(self).vectors is not Bias.vectors or type(self).vectors_on is not Bias.vectors_on
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return type(self).add is not Bias.add or type(self).on is not Bias.on
 
     @property
     def turns(self) -> bool:
@@ -128,6 +150,23 @@ class NoBias(Bias):
 
     def __repr__(self) -> str:
         return "NoBias()"
+
+
+def _stored(name: str, side: str, rows: object, pairs: Pairs, dtype: torch.dtype) -> Vectors | None:
+    """Vectors an edge as :meth:`Bias.vectors` returned them; one's own may have returned anything."""
+    if rows is None:
+        return None
+    shape = pairs.shape
+    size = shape.head_dim if side == "key" else shape.value_dim
+    layout = f"[E, Hkv, {'D' if side == 'key' else 'Dv'}] = [{shape.num_edges}, {shape.num_kv_heads}, {size}]"
+    if not isinstance(rows, Tensor) or not rows.is_floating_point():
+        got = describe(rows) if isinstance(rows, Tensor) else type(rows).__name__
+        raise TypeError(f"{name}.vectors must return a float tensor {layout} of {side} vectors, or None, not {got}")
+    if shape.num_edges is None:
+        raise ValueError(f"{name}'s {side} vectors are tied to the edges of one Graph, but the mask is a set of pairs")
+    if rows.shape != (shape.num_edges, shape.num_kv_heads, rows.shape[-1] if size is None else size):
+        raise ValueError(f"{name}.vectors must return {side} vectors {layout}, not {list(rows.shape)}")
+    return Stored(rows.to(dtype))
 
 
 def widened(values: Tensor) -> Tensor:

@@ -67,7 +67,8 @@ class Mask(nn.Module, ABC):
     that ``.to(device)`` of the layer that owns the mask moves them.
 
     Attributes:
-        space: What i and j count: ``"position"`` (of tokens: ``q_positions`` of a call) or ``"row"`` (of q and k).
+        space: What i and j count: ``"position"`` (of tokens: ``q_positions`` of a call), ``"row"`` (of q and k) or
+            ``"token"`` (rows of k, the queries being the last of them, whatever positions a call gives).
 
     Example:
         A mask that lets tokens of equal parity meet:
@@ -82,7 +83,7 @@ class Mask(nn.Module, ABC):
         #.#
     """
 
-    space: Literal["position", "row"] = "position"
+    space: Literal["position", "row", "token"] = "position"
 
     @abstractmethod
     def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -103,10 +104,7 @@ class Mask(nn.Module, ABC):
 
     def on(self, pairs: Pairs) -> Tensor:
         """The rule evaluated on index tensors, in the space that it counts."""
-        if self.space == "position":
-            allowed = self.allow(pairs.batch, pairs.head, pairs.query_position, pairs.key_position)
-        else:
-            allowed = self.allow(pairs.batch, pairs.head, pairs.query, pairs.key)
+        allowed = self.allow(pairs.batch, pairs.head, *pairs.ends(self.space))
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
             got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
             raise TypeError(

@@ -47,7 +47,7 @@ class Documents(Keeper):
     """
 
     ids: Tensor
-    space = "row"
+    space = "token"
 
     def __init__(self, ids: Tensor) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ class GlobalTokens(Keeper):
     """
 
     flags: Tensor | None
-    space = "row"
+    space = "token"
 
     def __init__(self, tokens: Sequence[int] | Tensor) -> None:
         super().__init__()

@@ -8,13 +8,14 @@ from torch.nn.functional import leaky_relu
 from unified_attn.pairs import Shape, check_floats, check_number, hold
 from unified_attn.scores.base import Form, Score, over_heads
 from unified_attn.scores.gat import check_vectors
+from unified_attn.vectors import Vectors
 
 
 class GATv2(Score):
     """sum_d att_d LeakyReLU(q + k)_d: the activation before the sum, so that queries can rank keys differently.
 
-    In a GATv2 layer q = W_target x, k = v = W_source x. Edge features go inside the activation as
-    :class:`~unified_attn.PairVectors` (key).
+    In a GATv2 layer q = W_target x, k = v = W_source x. Edge features go inside the activation as key vectors:
+    :class:`~unified_attn.EdgeProjection`, or :class:`~unified_attn.PairVectors` where they are already projected.
 
     Args:
         att: ``[Hq, D]``.
@@ -47,7 +48,7 @@ class GATv2(Score):
         both = leaky_relu(q + k, self.negative_slope)
         return (both * over_heads(self.att, both).to(both.dtype)).sum(-1)
 
-    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
+    def form(self, q: Tensor, k: Tensor, key_vectors: Vectors | None) -> Form | None:
         return Form(q, k, key_vectors, att=self.att.to(q.dtype), negative_slope=self.negative_slope)
 
     def check(self, shape: Shape) -> None:

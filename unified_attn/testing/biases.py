@@ -143,9 +143,11 @@ def _attends(bias: Bias, one: Call, where: str, backends: Sequence[str] | None) 
         visible = one.entries(one.mask.on(one.pairs)) if one.pairs.is_dense else _seen(one)
         total = torch.zeros(visible.shape, dtype=torch.float64)
         for term in bias.terms:
-            key, value = term.vectors()
-            own = own if key is None else own + key.transpose(0, 1)
-            values = values if value is None else values + value.transpose(0, 1)
+            key, value = (x if x is None else x.at_pairs() for x in term.vectors_on(one.pairs, torch.float64))
+            if one.pairs.is_dense:
+                key, value = (x if x is None else x.flatten(2, 3) for x in (key, value))
+            own = own if key is None else own + key
+            values = values if value is None else values + value
             added = _values(term, one)
             if added is not None:
                 visible = visible & (added != -torch.inf)

@@ -103,9 +103,7 @@ def _has_parts(mask: Mask) -> bool:
 
 def _broadcasts(mask: Mask, one: Call, table: Tensor, where: str) -> None:
     pairs = _dense(one).pairs
-    thin = [pairs.batch, pairs.head, pairs.query, pairs.key]
-    if mask.space == "position":
-        thin[2:] = [pairs.query_position, pairs.key_position]
+    thin = [pairs.batch, pairs.head, *pairs.ends(mask.space)]
     full = [x.expand(_full(one)).contiguous() for x in thin]
     law = "allow takes index tensors of any shape"
     for name, index in (("full", full), ("flat", [x.flatten() for x in full])):
@@ -178,7 +176,7 @@ def _structure(mask: Mask, one: Call, table: Tensor, where: str) -> None:
         require("candidates hold no pair twice", not bool((found > 1).any()), twice)
     require(
         "candidates count their pairs",
-        candidates.pairs.num_pairs == len(listed.query),
+        candidates.pairs.num_pairs >= len(listed.query),  # it may be a bound that is known without the list
         f"{where}: num_pairs is {candidates.pairs.num_pairs}, but {len(listed.query)} are listed",
     )
 

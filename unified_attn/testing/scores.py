@@ -14,6 +14,7 @@ from unified_attn.testing import formula
 from unified_attn.testing.call import SIZES, Call, Sizes, able, call, fitting
 from unified_attn.testing.law import LawBroken, require, require_same
 from unified_attn.testing.learned import check_gradients, held, in_dtype
+from unified_attn.vectors import Stored
 
 
 def check_score(
@@ -137,7 +138,7 @@ def _forms(score: Score, one: Call, raw: Tensor, where: str) -> None:
         return
     r = torch.linspace(-1.0, 1.0, len(one.query) * k.shape[1] * k.shape[3], dtype=k.dtype)
     r = r.reshape(len(one.query), k.shape[1], k.shape[3])
-    form = score.form(q, k, r)
+    form = score.form(q, k, Stored(r))
     if form is not None:
         wanted = score.on(q[:, :, one.query], k[:, :, one.key] + r.transpose(0, 1), one.pairs)
         require_same(law, f"{where}, with key vectors", _of_form(form, score, one), _scaled(score, wanted, one), 1e-10)
@@ -145,13 +146,14 @@ def _forms(score: Score, one: Call, raw: Tensor, where: str) -> None:
 
 def _of_form(form: Form, score: Score, one: Call) -> Tensor:
     scale = score.scale(one.shape.head_dim)
-    q, k = form.query, form.key
+    q, k = form.query[:, :, one.query], form.key[:, :, one.key]
+    if form.key_vectors is not None:
+        k = k + form.key_vectors.at_pairs()
     if form.contract_query is not None and form.contract_key is not None:
         q = (q * form.contract_query[:, None]).sum(-1, keepdim=True)
         k = (k * form.contract_key[:, None]).sum(-1, keepdim=True)
-    q, k = q[:, :, one.query], k[:, :, one.key]
-    if form.key_vectors is not None:
-        k = k + form.key_vectors.transpose(0, 1)
+    if form.edge is not None:
+        k = k + form.edge.t()[..., None]
     if form.att is None:
         dot = (q * k).sum(-1) * scale
         return dot if form.cap is None else form.cap * torch.tanh(dot / form.cap)
