@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tests.parity import oracle
+from tests.parity.bias_case import BiasCase, Exact, number_of_edges, rope
 from tests.parity.grid import Grid
 from tests.parity.mask_cases import MaskCase, random_edges
-from unified_attn import Additive, ALiBi, Bias, DenseBias, EdgeBias, PairVectors, RoPE
-
-Exact = dict[str, Tensor]  # the oracle's copies of the tensors that get gradients, by name
-
-
-@dataclass
-class BiasCase:
-    """The library's bias beside what the oracle needs to know of it."""
-
-    bias: Bias | None
-    dense: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # broadcast to [B, H, Nq, Nk]
-    tied: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # [1 or H, E]
-    turn: Callable[[Tensor], Tensor] | None = None  # positions [B, N] to matrices
-    key_vectors: str | None = None
-    value_vectors: str | None = None
-
-    def __add__(self, other: BiasCase) -> BiasCase:
-        return BiasCase(
-            self.bias + other.bias,
-            self.dense + other.dense,
-            self.tied + other.tied,
-            self.turn or other.turn,
-            self.key_vectors or other.key_vectors,
-            self.value_vectors or other.value_vectors,
-        )
+from tests.parity.vector_cases import VECTORS
+from unified_attn import Additive, ALiBi, DenseBias, EdgeBias
 
 
 def alibi(g: Grid, m: MaskCase) -> BiasCase:
     slopes = torch.tensor(oracle.ALIBI_SLOPES[g.heads], dtype=torch.float64)[:, None, None]
     return BiasCase(ALiBi(g.heads), dense=[lambda x: -slopes * (g.at_i - g.at_j).abs()])
-
-
-def rope(g: Grid, layout: str, *, part: bool = False, start: int = 0, base: float = 10000.0) -> BiasCase:
-    # With `part` the last coordinates stay: of an odd head size too.
-    rotary = (g.dim - 1) // 2 * 2 if part else g.dim
-    bias = RoPE(g.dim, base, layout=layout, rotary_dim=rotary if part else None, start=start)
-    return BiasCase(bias, turn=lambda at: oracle.rotations(at + start, g.dim, layout, rotary, base))
-
-
-def number_of_edges(m: MaskCase) -> int:
-    return 6 if m.edges is None else m.edges.shape[1]  # without a graph the call is to be refused
 
 
 def edge(g: Grid, m: MaskCase, *heads: int, hidden: bool = False) -> BiasCase:
@@ -99,14 +65,6 @@ def additive(g: Grid) -> BiasCase:
     )
 
 
-def vectors(g: Grid, m: MaskCase, *, key: bool = False, value: bool = False) -> BiasCase:
-    count = number_of_edges(m)
-    key_name, key_values = g.leaf("key vectors", count, g.kv_heads, g.dim) if key else (None, None)
-    value_name, value_values = g.leaf("value vectors", count, g.kv_heads, g.value_dim) if value else (None, None)
-    bias = PairVectors(key=key_values, value=value_values)
-    return BiasCase(bias, key_vectors=key_name, value_vectors=value_name)
-
-
 BIASES: dict[str, Callable[[Grid, MaskCase], BiasCase]] = {
     "none": lambda g, m: BiasCase(None),
     "alibi": alibi,
@@ -129,18 +87,19 @@ BIASES: dict[str, Callable[[Grid, MaskCase], BiasCase]] = {
     "edge [E]": lambda g, m: edge(g, m),
     "edge [E,H]": lambda g, m: edge(g, m, g.heads),
     "edge hidden": lambda g, m: edge(g, m, g.heads, hidden=True),
-    "pair key": lambda g, m: vectors(g, m, key=True),
-    "pair value": lambda g, m: vectors(g, m, value=True),
-    "pair both": lambda g, m: vectors(g, m, key=True, value=True),
     "rope + edge": lambda g, m: rope(g, "interleaved") + edge(g, m),
-    "rope + pair both": lambda g, m: vectors(g, m, key=True, value=True) + rope(g, "half"),
     "edge + own edges + alibi": lambda g, m: edge(g, m, g.heads) + own_edges(g) + alibi(g, m),
+    **VECTORS,
 }
 
 NEEDS_EDGES = frozenset(
-    name for name in BIASES if name.startswith(("edge", "pair")) or name.endswith(("edge", "pair both"))
+    name
+    for name in BIASES
+    if name.startswith(("edge", "pair"))
+    or name.endswith(("edge", "pair both", "projection"))
+    or name.startswith("projection")
 )
 """Biases that are tied to the edges of a graph."""
 
-NEEDS_EVEN = frozenset({"rope half", "rope interleaved", "rope + own edges", "rope + edge", "rope + pair both"})
+NEEDS_EVEN = frozenset(name for name in BIASES if "rope" in name and "part" not in name)
 """Biases that turn all coordinates in pairs."""
