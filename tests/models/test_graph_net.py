@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, gelu, layer_norm
 
-from unified_attn import Graph
+from unified_attn import Documents, Graph, ShortestPath, attention
 from unified_attn.models import GraphNet, GraphNetConfig, gat, gatv2, gps, graphormer, pack_graphs
+from unified_attn.models.graph_priors import FirstRows, VirtualBias
 
 SMALL = GraphNetConfig(in_channels=3, out_channels=2, channels=8, num_layers=2, num_heads=2, local="gat")
 GLOBAL = replace(SMALL, local=None, global_attention=True, ff_channels=10)
@@ -230,6 +231,34 @@ def test_priors_start_where_they_change_nothing_and_each_matters() -> None:
             table.weight.normal_()
             assert (model(**graph) - base).abs().max() > 1e-4
             table.weight.zero_()
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "tiled", "flex", "csr", "scatter"])
+def test_priors_of_nodes_are_alike_on_every_back_end(backend: str) -> None:
+    # Graphs of 3 and 2 nodes, then their virtual nodes; with v = I each row of the output is a row of weights.
+    lengths, sizes = torch.tensor([0, 1, 2, 1, 0, 1, -1, 9, 0, 0, 1, -1, 0]), torch.tensor([3, 2])
+    path = ShortestPath(2, num_heads=1).double()
+    path.weight.data = torch.tensor([[0.1], [1.0], [2.0], [-3.0]], dtype=torch.float64)
+    bias = FirstRows(path(lengths, sizes), 5) + VirtualBias(torch.tensor([0.5], dtype=torch.float64), 5)
+    table = torch.tensor(
+        [
+            [0.1, 1.0, 2.0, -math.inf, -math.inf, 0.5, -math.inf],
+            [1.0, 0.1, 1.0, -math.inf, -math.inf, 0.5, -math.inf],
+            [-3.0, 2.0, 0.1, -math.inf, -math.inf, 0.5, -math.inf],
+            [-math.inf, -math.inf, -math.inf, 0.1, 1.0, -math.inf, 0.5],
+            [-math.inf, -math.inf, -math.inf, -3.0, 0.1, -math.inf, 0.5],
+            [0.5, 0.5, 0.5, -math.inf, -math.inf, 0.5, -math.inf],
+            [-math.inf, -math.inf, -math.inf, 0.5, 0.5, -math.inf, 0.5],
+        ],
+        dtype=torch.float64,
+    )
+    mask = Documents(torch.tensor([0, 0, 0, 1, 1, 0, 1]))
+    q, v = torch.zeros(1, 1, 7, 8, dtype=torch.float64), torch.eye(7, dtype=torch.float64)[None, None]
+    if backend == "flex":  # float32, and forward alone
+        q, v, bias = q.float(), v.float(), bias.float()
+    with torch.set_grad_enabled(backend != "flex"):
+        out = attention(q, q, v, mask=mask, bias=bias, backend=backend)
+    assert_close([out[0, 0].double()], [table.softmax(1)], 1e-6 if backend == "flex" else 1e-12)
 
 
 def test_blocks_of_lengths_and_paths_equal_tables() -> None:
