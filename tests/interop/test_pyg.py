@@ -275,6 +275,7 @@ def normed_itself() -> nn.Module:
         (more_weights, "other tensors than its class: extra"),
         (explained, "explainer"),
         (lambda: pyg.GATConv(5, 4, decomposed_layers=2), "decomposed into 2"),
+        (lambda: pyg.GATConv(5, 4, fill_value="median"), "arguments are not taken here: fill_value is 'median'"),
     ],
 )
 def test_left_alone(make: Callable[[], nn.Module], reason: str) -> None:

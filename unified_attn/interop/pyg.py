@@ -192,7 +192,11 @@ def _reason(module: Any) -> str:
         replaced = [name for name in METHODS if name in vars(part)]
         if replaced:
             return f"the method {replaced[0]}{place} was replaced on the object"
-    names, wanted = _held(module), _held(_empty(module))
+    try:
+        wanted = _held(_empty(module))
+    except (TypeError, ValueError) as error:
+        return f"its arguments are not taken here: {error}"
+    names = _held(module)
     if names != wanted:
         return f"it holds other tensors than its class: {', '.join(sorted(names ^ wanted))}"
     return ""
