@@ -55,7 +55,10 @@ class Bias(nn.Module):
         return q, k
 
     def vectors(self) -> tuple[Tensor | None, Tensor | None]:
-        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None."""
+        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None.
+
+        Vectors that are no tensor an edge are given by :meth:`vectors_on`.
+        """
         return None, None
 
     def vectors_on(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Vectors | None, Vectors | None]:
