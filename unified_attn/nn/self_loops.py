@@ -38,8 +38,8 @@ def looped_nodes(edge_index: Tensor, num_nodes: int) -> Tensor:
 
 
 def with_loops(edge_index: Tensor, nodes: Tensor) -> Tensor:
-    """The edges, then a loop at each of the nodes: ``[2, E + M]``."""
-    return torch.cat([edge_index, nodes.to(edge_index.dtype).expand(2, -1)], dim=1)
+    """The edges, then a loop at each of the nodes: ``[2, E + M]``, int64, for a narrow type may not hold all nodes."""
+    return torch.cat([edge_index.long(), nodes.expand(2, -1)], dim=1)
 
 
 def loop_features(
