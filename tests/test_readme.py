@@ -17,7 +17,7 @@ def test_code_runs_in_order(capsys):
         exec(compile(block, str(README), "exec"), names)
     assert isinstance(names["out"], torch.Tensor)
     assert torch.isfinite(names["out"]).all()
-    assert "reference runs" in capsys.readouterr().out
+    assert "sdpa runs" in capsys.readouterr().out
 
 
 def test_first_code_comes_early():

@@ -42,7 +42,7 @@ def check_bias(
         num_heads: Hq.
         head_dim: D and Dv.
         relative: Whether only differences of positions should matter: all are shifted then.
-        backends: Names; default all.
+        backends: Names; default all but ``flex``, which is slow.
 
     Raises:
         LawBroken: Naming the law, the sizes and the pair.

@@ -37,7 +37,7 @@ def check_mask(
         sizes: Queries x keys to try; those that the mask refuses with a ValueError are left out.
         batch: B.
         num_heads: Hq.
-        backends: Names; default all.
+        backends: Names; default all but ``flex``, which is slow.
 
     Raises:
         LawBroken: Naming the law, the sizes and the pair.

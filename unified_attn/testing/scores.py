@@ -41,7 +41,7 @@ def check_score(
         batch: B.
         num_heads: Hq.
         head_dim: D and Dv.
-        backends: Names; default all.
+        backends: Names; default all but ``flex``, which is slow.
 
     Raises:
         LawBroken: Naming the law, the sizes and the pair.
