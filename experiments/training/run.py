@@ -46,7 +46,7 @@ def optimizer(module: torch.nn.Module, config: TrainingConfig) -> torch.optim.Op
     return kind(module.parameters(), config.lr, weight_decay=config.weight_decay)
 
 
-def run(
+def fit(
     module: lightning.LightningModule,
     train: Iterable[Any],
     val: Iterable[Any],
