@@ -17,6 +17,7 @@ class TrainingConfig:
         optimizer: `adam` or `adamw`.
         patience: Epochs without a better `monitor` after which a run stops; 0 = never.
         monitor: `val/loss` (lower is better) or `val/score` (higher is better).
+        threshold: Value of `monitor` at which there is nothing left to gain and a run stops; None = none.
         clip: Largest norm of the gradient; 0 = any.
     """
 
@@ -26,6 +27,7 @@ class TrainingConfig:
     optimizer: str = "adam"
     patience: int = 100
     monitor: str = "val/loss"
+    threshold: float | None = None
     clip: float = 0.0
 
     def __post_init__(self) -> None:

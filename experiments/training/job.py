@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Callable
@@ -72,16 +73,16 @@ def summary(runs: list[dict[str, Any]], settings: dict[str, Any], metric: str) -
         "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
         "runs": runs,
         "settings": settings,
-        "environment": environment(" ".join(["python", "-m", *_module_and_arguments()]), PACKAGES),
+        "environment": environment(command(), PACKAGES),
     }
 
 
-def _module_and_arguments() -> list[str]:
-    """The command line as it was typed after `python -m`."""
+def command() -> str:
+    """The command line as it was typed."""
     file = Path(sys.argv[0])
     parts = file.with_suffix("").parts
     parts = parts[parts.index("experiments") :] if "experiments" in parts else (file.stem,)
-    return [".".join(part for part in parts if part != "__main__"), *sys.argv[1:]]
+    return shlex.join(["python", "-m", ".".join(part for part in parts if part != "__main__"), *sys.argv[1:]])
 
 
 def plain(*configs: Any) -> dict[str, Any]:

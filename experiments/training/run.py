@@ -80,8 +80,12 @@ def fit(
     best = ModelCheckpoint(folder, filename="best", monitor=config.monitor, mode=config.mode, save_last=True)
     best.CHECKPOINT_NAME_LAST = "last"
     callbacks: list[lightning.Callback] = [RandomState(), best]
-    if config.patience:
-        callbacks.append(EarlyStopping(config.monitor, mode=config.mode, patience=config.patience))
+    if config.patience or config.threshold is not None:
+        patience = config.patience or config.epochs
+        stopping = EarlyStopping(
+            config.monitor, mode=config.mode, patience=patience, stopping_threshold=config.threshold
+        )
+        callbacks.append(stopping)
     if progress:
         callbacks.append(EpochBar(f"seed {seed}"))
     trainer = lightning.Trainer(
