@@ -1,1 +1,1 @@
-"""Where graphs come from: generators, data sets, preprocessing."""
+"""Where graphs come from: data sets, networkx, generators; what they are prepared with; and how they are sampled."""

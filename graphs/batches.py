@@ -39,7 +39,7 @@ class SampledBatches(Dataset[SampledBatch]):
         seed: Of order and samples.
 
     Raises:
-        ValueError: If ``batch_size`` is below 1.
+        ValueError: If ``batch_size`` is below 1, or seeds or fanouts are not what the graph can sample.
 
     Example:
         >>> ring = torch.tensor([[3, 0, 1, 2], [0, 1, 2, 3]])
@@ -60,18 +60,20 @@ class SampledBatches(Dataset[SampledBatch]):
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; give at least 1")
-        neighbors.sample(seeds[:0], fanouts)  # checks the fanouts
+        neighbors.check(seeds, fanouts)
         self.neighbors = neighbors
         self.seeds = seeds
         self.fanouts = list(fanouts)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        self.epoch = 0
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Another order and other samples; to be called before the loader is iterated (no persistent workers)."""
         self.epoch = epoch
+        shuffled = torch.randperm(len(self.seeds), generator=self._generator(0))
+        self._order = self.seeds[shuffled] if self.shuffle else self.seeds
 
     def __len__(self) -> int:
         return -(-len(self.seeds) // self.batch_size)
@@ -79,8 +81,7 @@ class SampledBatches(Dataset[SampledBatch]):
     def __getitem__(self, index: int) -> SampledBatch:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        order = torch.randperm(len(self.seeds), generator=self._generator(0)) if self.shuffle else slice(None)
-        seeds = self.seeds[order][index * self.batch_size : (index + 1) * self.batch_size]
+        seeds = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         return SampledBatch(seeds, self.neighbors.sample(seeds, self.fanouts, self._generator(1 + index)))
 
     def _generator(self, stream: int) -> torch.Generator:

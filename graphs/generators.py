@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from graphs.checks import check_counts
+from graphs.hetero import Relation, check_types
 
 
 def power_law(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: int = 0) -> Tensor:
@@ -66,9 +67,7 @@ def random_bipartite(num_keys: int, num_queries: int, num_edges: int, *, seed: i
     return torch.stack([pair // max(num_queries, 1), pair % max(num_queries, 1)])
 
 
-def random_typed(
-    num_nodes: dict[str, int], num_edges: dict[tuple[str, str, str], int], *, seed: int = 0
-) -> dict[tuple[str, str, str], Tensor]:
+def random_typed(num_nodes: dict[str, int], num_edges: dict[Relation, int], *, seed: int = 0) -> dict[Relation, Tensor]:
     """Edges between nodes of several types: for each relation a uniformly random set of pairs, none twice.
 
     Args:
@@ -90,9 +89,7 @@ def random_typed(
     draw = random.Random(seed)
     edges = {}
     for (source, name, target), count in num_edges.items():
-        for kind in (source, target):
-            if kind not in num_nodes:
-                raise ValueError(f"relation {(source, name, target)} names {kind!r}; types are {list(num_nodes)}")
+        check_types(num_nodes, source, target)
         edges[source, name, target] = random_bipartite(
             num_nodes[source], num_nodes[target], count, seed=draw.getrandbits(32)
         )

@@ -23,8 +23,8 @@ def laplacian_eigenvectors(edge_index: Tensor, num_nodes: int, num_vectors: int)
         L = I - D^-1/2 A D^-1/2
 
     Edges count once and in both directions, loops not at all. Columns are ordered by eigenvalue, each of norm 1 within
-    a component, with the sign that makes the entry of greatest magnitude positive (the first of equal ones). A component
-    of n nodes has n - 1 such vectors; further columns are 0. So a packed graph gives what its graphs give one by one.
+    a component, with the sign that makes the entry of greatest magnitude positive (the first of equal ones). Of n nodes
+    a component has n - 1 such vectors; further columns are 0. So a packed graph gives what its graphs give one by one.
     Where eigenvalues coincide, as in rings, vectors are any basis of their space, the same in every run.
 
     Args:
@@ -41,10 +41,9 @@ def laplacian_eigenvectors(edge_index: Tensor, num_nodes: int, num_vectors: int)
     Reference: Dwivedi and Bresson, 2021, section 2.1, arXiv:2012.09699; there a disconnected graph is taken as a whole.
 
     Example:
-        >>> laplacian_eigenvectors(torch.tensor([[0, 1], [1, 2]]), 3, 1)
-        tensor([[ 0.7071],
-                [ 0.0000],
-                [-0.7071]])
+        >>> laplacian_eigenvectors(torch.tensor([[0], [1]]), 2, 2)
+        tensor([[ 0.7071,  0.0000],
+                [-0.7071,  0.0000]])
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -96,4 +95,5 @@ def _of_component(adjacency: scipy.sparse.csr_array, num_vectors: int) -> np.nda
     vectors = vectors[:, ::-1][:, 1 : num_vectors + 1]
     magnitude = np.abs(vectors)
     largest = np.argmax(magnitude > magnitude.max(0) * (1 - 1e-6), axis=0)
-    return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    return np.asarray(vectors * signs)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphs.checks import check_edges
+from graphs.columns import Column, columns_of, rows_of
 from unified_attn import Graph
 
 if TYPE_CHECKING:
     import networkx
-
-Column = Tensor | list[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +31,9 @@ class Numbered:
         directed: Whether it was, and will be, a directed graph.
         keys: Key of each entry in a multigraph, the same for both directions; None for a graph without parallel edges.
         attributes: Of the graph itself.
+
+    Raises:
+        ValueError: If a label is there twice, an index is out of range, or an attribute has the wrong number of rows.
     """
 
     nodes: list[Hashable]
@@ -43,18 +44,31 @@ class Numbered:
     keys: list[Hashable] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_edges(self.edge_index, len(self.nodes))
+        if twice := [label for label, count in Counter(self.nodes).items() if count > 1]:
+            raise ValueError(f"nodes holds {twice[0]!r} twice")
+        edges = self.edge_index.shape[1]
+        sizes = [(f"node attribute {name!r}", len(c), len(self.nodes)) for name, c in self.node_attributes.items()]
+        sizes += [(f"edge attribute {name!r}", len(c), edges) for name, c in self.edge_attributes.items()]
+        sizes += [("keys", len(self.keys), edges)] if self.keys is not None else []
+        for name, got, right in sizes:
+            if got != right:
+                raise ValueError(f"{name} has {got} entries; it must have {right}")
+
     @property
     def numbers(self) -> dict[Hashable, int]:
         """Number of each label."""
         return {label: number for number, label in enumerate(self.nodes)}
 
     def graph(self) -> Graph:
+        """The edges as a mask."""
         return Graph(self.edge_index, num_keys=len(self.nodes))
 
     def to_networkx(self) -> networkx.Graph:
         """A networkx graph of the kind it came from, with everything that this object holds.
 
-        Numbers come back as Python's, arrays as lists.
+        Numbers come back as Python's (floats, where some are), arrays as lists.
 
         Raises:
             ValueError: If there are parallel entries without ``keys``, or if the graph is undirected and an edge lacks
@@ -62,7 +76,6 @@ class Numbered:
         """
         import networkx
 
-        check_edges(self.edge_index, len(self.nodes))
         kinds = {
             (False, False): networkx.Graph,
             (False, True): networkx.MultiGraph,
@@ -71,11 +84,12 @@ class Numbered:
         }
         graph = kinds[self.directed, self.keys is not None]()
         graph.graph.update(self.attributes)
-        rows = _rows(self.node_attributes, len(self.nodes), "node")
+        rows = rows_of(self.node_attributes, len(self.nodes))
         graph.add_nodes_from(zip(self.nodes, rows, strict=True))
+        keys = [()] * self.edge_index.shape[1] if self.keys is None else [(key,) for key in self.keys]
         seen: dict[tuple[Hashable, ...], dict[str, Any]] = {}
-        rows = _rows(self.edge_attributes, self.edge_index.shape[1], "edge")
-        for (j, i), key, row in zip(self.edge_index.t().tolist(), self._keys(), rows, strict=True):
+        rows = rows_of(self.edge_attributes, self.edge_index.shape[1])
+        for (j, i), key, row in zip(self.edge_index.t().tolist(), keys, rows, strict=True):
             edge = (self.nodes[j], self.nodes[i], *key)
             if edge in seen:
                 raise ValueError(f"edge {edge} is there more than once; give each its key")
@@ -88,9 +102,6 @@ class Numbered:
                 graph.add_edge(*edge)
                 graph.edges[edge].update(row)
         return graph
-
-    def _keys(self) -> list[tuple[Hashable, ...]]:
-        return [()] * self.edge_index.shape[1] if self.keys is None else [(key,) for key in self.keys]
 
 
 def from_networkx(
@@ -112,7 +123,8 @@ def from_networkx(
         defaults: Value by name for nodes and edges that lack it.
 
     Raises:
-        ValueError: If a node or an edge, which the message names, lacks an attribute that has no default.
+        ValueError: If a node or an edge, which the message names, lacks an attribute that has no default; or if a
+            default is for an attribute that does not occur.
 
     Example:
         >>> import networkx
@@ -135,61 +147,17 @@ def from_networkx(
             keys.extend(key)
             rows.append(row)
             names.append(f"edge {(u, v, *key)}")
+    defaults = defaults or {}
+    node_columns = columns_of(node_attributes, nodes.values(), [f"node {label!r}" for label in nodes], defaults)
+    edge_columns = columns_of(edge_attributes, rows, names, defaults)
+    if unused := defaults.keys() - node_columns.keys() - edge_columns.keys():
+        raise ValueError(f"defaults holds {min(unused)!r}, which no node or edge has; name it in an argument to add it")
     return Numbered(
         nodes=list(nodes),
         edge_index=torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).t().contiguous(),
-        node_attributes=_columns(node_attributes, nodes.values(), [f"node {n!r}" for n in nodes], defaults or {}),
-        edge_attributes=_columns(edge_attributes, rows, names, defaults or {}),
+        node_attributes=node_columns,
+        edge_attributes=edge_columns,
         directed=graph.is_directed(),
         keys=keys if graph.is_multigraph() else None,
         attributes=dict(graph.graph),
     )
-
-
-def _columns(
-    wanted: Sequence[str] | None, rows: Iterable[dict[str, Any]], names: list[str], defaults: Mapping[str, Any]
-) -> dict[str, Column]:
-    rows = list(rows)
-    columns: dict[str, list[Any]] = defaultdict(list)
-    for attribute in dict.fromkeys(name for row in rows for name in row) if wanted is None else wanted:
-        for row, name in zip(rows, names, strict=True):
-            if attribute not in row and attribute not in defaults:
-                raise ValueError(f"{name} has no attribute {attribute!r}; give it one, or a default in `defaults`")
-            columns[attribute].append(row[attribute] if attribute in row else defaults[attribute])
-    return {attribute: _column(values) for attribute, values in columns.items()}
-
-
-def _column(values: list[Any]) -> Column:
-    """A tensor where that loses nothing: all bool, all numbers, or arrays and lists of numbers, all of one shape."""
-    kinds = {type(value) for value in values}
-    if kinds == {bool} or (kinds <= {int, float} and _exact(values)):
-        return torch.tensor(values, dtype=torch.float64 if float in kinds else None)
-    arrays = [array for value in values if (array := _array(value)) is not None]
-    if arrays and len(arrays) == len(values) and len({(array.shape, array.dtype) for array in arrays}) == 1:
-        return torch.stack(arrays)
-    return values
-
-
-def _exact(numbers: list[Any]) -> bool:
-    """Whether float64 and int64 hold these numbers as they are."""
-    return all(type(number) is float or abs(number) <= 2**53 for number in numbers)
-
-
-def _array(value: Any) -> Tensor | None:
-    if isinstance(value, Tensor):
-        return value
-    if type(value) is list and {type(entry) for entry in value} in ({int}, {float}) and _exact(value):
-        return torch.tensor(value, dtype=torch.float64 if type(value[0]) is float else torch.int64)
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "bif":
-        return torch.from_numpy(np.array(value))
-    return None
-
-
-def _rows(columns: Mapping[str, Column], count: int, what: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [{} for _ in range(count)]
-    for name, column in columns.items():
-        if len(column) != count:
-            raise ValueError(f"{what} attribute {name!r} has {len(column)} rows; there are {count} {what}s")
-        for row, value in zip(rows, column.tolist() if isinstance(column, Tensor) else column, strict=True):
-            row[name] = value
-    return rows

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from graphs.checks import check_counts, check_edges
+from graphs.packed import GraphSet
 
 
 def shortest_paths(edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -36,6 +37,23 @@ def shortest_paths(edge_index: Tensor, num_nodes: int) -> Tensor:
     return _search(edge_index, num_nodes)[0]
 
 
+def distance_blocks(graphs: GraphSet) -> list[Tensor]:
+    """Distances of each graph by itself, ``[n, n]``: a list of those in a batch is what biases take for packed graphs.
+
+    Example:
+        >>> from graphs.ranges import pointers
+        >>> counts = torch.tensor([2, 1])
+        >>> edge_index, edge_ptr = torch.tensor([[0], [1]]), torch.tensor([0, 1, 1])
+        >>> two = GraphSet("two", torch.zeros(3, 1), edge_index, pointers(counts), edge_ptr, y=torch.zeros(2))
+        >>> [block.tolist() for block in distance_blocks(two)]
+        [[[0, -1], [1, 0]], [[0]]]
+    """
+    nodes, edges = graphs.node_ptr.diff().tolist(), graphs.edge_ptr.diff().tolist()
+    return [
+        shortest_paths(ends, count) for ends, count in zip(graphs.edge_index.split(edges, dim=1), nodes, strict=True)
+    ]
+
+
 def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None) -> tuple[Tensor, Tensor]:
     """Distances as :func:`shortest_paths` gives them, and the edges of one shortest path for each pair.
 
@@ -48,8 +66,8 @@ def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None
         max_length: Keeps at most so many edges of each path, those nearest i; default all.
 
     Returns:
-        ``distance [N, N]`` and ``edges [N, N, L]``, int64; entries past a path's end are -1. L is the greatest distance,
-        or ``max_length`` where that is less.
+        ``distance [N, N]`` and ``edges [N, N, L]``, int64; entries past a path's end are -1. L is the greatest
+        distance, or ``max_length`` where that is less.
 
     Raises:
         ValueError: If an index is out of range or ``max_length`` is negative.

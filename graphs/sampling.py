@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphs.checks import check_edges
+from graphs.checks import check_edges, check_numbers
 from graphs.ranges import pointers, ranges
 from unified_attn import Graph
 
@@ -22,7 +22,7 @@ class Block:
             target.
         nodes: Number in the whole graph of each source, ``[Nk]``; the targets come first.
         num_targets: Nq.
-        edge_ids: Number in the whole graph of each edge, ``[E]``.
+        edge_ids: Number in the whole graph of each edge, ``[E]``: rows of its edge features.
     """
 
     edge_index: Tensor
@@ -59,6 +59,17 @@ class Neighbors:
         self.source = edge_index[0][self.edge_ids]
         self.indptr = pointers(torch.bincount(edge_index[1], minlength=num_nodes))
 
+    @classmethod
+    def from_csr(cls, indptr: Tensor, indices: Tensor) -> Neighbors:
+        """The same from rows: sources of node i are ``indices[indptr[i]:indptr[i + 1]]``, in that edge order.
+
+        Args:
+            indptr: ``[N + 1]`` int64, from 0 to E, never falling.
+            indices: ``[E]`` int64.
+        """
+        graph = Graph.from_csr(indptr, indices)  # checks both
+        return cls(graph.edge_index, len(indptr) - 1)
+
     def sample(self, seeds: Tensor, fanouts: Sequence[int], generator: torch.Generator | None = None) -> list[Block]:
         """Blocks for the layers of a model, first layer first; the last one's targets are the seeds.
 
@@ -73,19 +84,20 @@ class Neighbors:
         Raises:
             ValueError: If a seed is out of range or given twice, or a fanout is below -1.
         """
-        if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < self.num_nodes:
-            raise ValueError(
-                f"seeds run from {int(seeds.min())} to {int(seeds.max())}; nodes are 0..{self.num_nodes - 1}"
-            )
-        if len(seeds.unique()) < len(seeds):
-            raise ValueError(f"seeds holds some of its {len(seeds)} nodes twice; give each once")
-        if wrong := [fanout for fanout in fanouts if fanout < -1]:
-            raise ValueError(f"fanouts holds {wrong[0]}; give a number of edges, or -1 for all")
+        self.check(seeds, fanouts)
         blocks: list[Block] = []
         for fanout in reversed(fanouts):
             blocks.insert(0, self._block(seeds, fanout, generator))
             seeds = blocks[0].nodes
         return blocks
+
+    def check(self, seeds: Tensor, fanouts: Sequence[int]) -> None:
+        """Raises what :meth:`sample` would raise."""
+        check_numbers("seeds", seeds, self.num_nodes)
+        if len(seeds.unique()) < len(seeds):
+            raise ValueError(f"seeds holds some of its {len(seeds)} nodes twice; give each once")
+        if wrong := [fanout for fanout in fanouts if fanout < -1]:
+            raise ValueError(f"fanouts holds {wrong[0]}; give a number of edges, or -1 for all")
 
     def _block(self, targets: Tensor, fanout: int, generator: torch.Generator | None) -> Block:
         begin = self.indptr[targets]

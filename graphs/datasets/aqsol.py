@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphs.datasets.files import require
-from graphs.sets import GraphSet
+from graphs.packed import GraphSet
 from graphs.splits import Split
 
 

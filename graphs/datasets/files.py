@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -18,7 +18,7 @@ def check_choice(argument: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{argument} is {value!r}; choose one of {', '.join(map(repr, choices))}")
 
 
-def require(place: str, names: Iterable[str], source: str, download: Callable[[Path], object] | None = None) -> Path:
+def require(place: str, names: Sequence[str], source: str, download: Callable[[Path], object] | None = None) -> Path:
     """The folder that holds these files, downloaded first if some are missing.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphs.datasets.files import check_choice, require
-from graphs.sets import HeteroNodes, Relation
+from graphs.hetero import HeteroNodes, Relation
 from graphs.splits import Split
 
 NAMES = ("ACM", "IMDB")

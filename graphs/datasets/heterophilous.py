@@ -10,7 +10,7 @@ import torch
 from graphs.datasets.files import check_choice, require
 from graphs.datasets.planetoid import split_of
 from graphs.edges import both_directions, unique_edges
-from graphs.sets import NodeData
+from graphs.nodes import NodeData
 from graphs.splits import Split
 
 NAMES = ("minesweeper", "chameleon", "squirrel", "texas")

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from graphs.datasets.files import check_choice, require
+from graphs.packed import GraphSet
 from graphs.ranges import pointers
-from graphs.sets import GraphSet
 from graphs.splits import stratified_folds
 
 ATTRIBUTES = {"MUTAG": ["edge_labels"], "PROTEINS": ["node_attributes"]}  # beside what both have

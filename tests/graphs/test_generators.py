@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from graphs.generators import power_law
+from graphs.generators import power_law, random_bipartite, random_typed
+from unified_attn import Graph
 
 
 def test_power_law_has_the_sizes_asked_for_and_comes_from_its_seed():
@@ -34,3 +35,42 @@ def test_impossible_sizes_raise(nodes, edges):
 
 def test_no_nodes_and_no_edges():
     assert power_law(0, 0).shape == (2, 0)
+
+
+def test_random_bipartite_draws_pairs_uniformly_and_none_twice():
+    assert torch.equal(random_bipartite(4, 5, 7, seed=1), random_bipartite(4, 5, 7, seed=1))
+    assert not torch.equal(random_bipartite(4, 5, 7, seed=1), random_bipartite(4, 5, 7, seed=2))
+    hits = torch.zeros(4, 5)
+    for seed in range(2000):
+        source, target = random_bipartite(4, 5, 7, seed=seed)
+        assert len((source * 5 + target).unique()) == 7
+        hits[source, target] += 1
+    # Binomial(2000, 7 / 20): mean 700, deviation 21.
+    assert (hits - 700).abs().max() < 6 * 21
+
+
+def test_random_bipartite_at_its_limits():
+    assert random_bipartite(0, 5, 0).shape == random_bipartite(3, 0, 0).shape == (2, 0)
+    with pytest.raises(ValueError, match="num_edges is 7; 2 keys and 3 queries have fewer pairs"):
+        random_bipartite(2, 3, 7)
+    with pytest.raises(ValueError, match="num_queries is -1"):
+        random_bipartite(2, -1, 0)
+
+
+def test_random_typed_has_the_relations_asked_for():
+    nodes = {"author": 6, "paper": 9, "alone": 0}
+    counts = {("author", "wrote", "paper"): 20, ("paper", "cites", "paper"): 30, ("alone", "to", "author"): 0}
+    edges = random_typed(nodes, counts, seed=5)
+    assert {relation: ends.shape[1] for relation, ends in edges.items()} == counts
+    for (source, _, target), ends in edges.items():
+        Graph(ends, num_keys=nodes[source], num_queries=nodes[target]).check_unique()
+    again = random_typed(nodes, counts, seed=5)
+    other = random_typed(nodes, counts, seed=6)
+    for relation in list(counts)[:2]:
+        assert torch.equal(edges[relation], again[relation])
+        assert not torch.equal(edges[relation], other[relation])
+
+
+def test_random_typed_names_a_type_that_is_not_there():
+    with pytest.raises(ValueError, match=r"no node type 'book'; types are \['author'\]"):
+        random_typed({"author": 2}, {("author", "wrote", "book"): 1})

@@ -1,4 +1,4 @@
-"""What a data set is once read: one graph, many small ones, or nodes and edges of several types."""
+"""Many small graphs, stored end to end and packed into batches."""
 
 from __future__ import annotations
 
@@ -8,45 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from graphs.checks import check_edges, check_numbers
 from graphs.ranges import ranges
 from graphs.splits import Split
 from unified_attn import Graph
-
-Relation = tuple[str, str, str]  # type of the sources, name of the relation, type of the targets
-
-
-@dataclass(frozen=True, eq=False)
-class NodeData:
-    """One graph whose nodes have classes.
-
-    Args:
-        name: Of the data set.
-        x: Node features, ``[N, F]`` float32.
-        y: Class of each node, ``[N]`` int64.
-        edge_index: ``[2, E]`` int64, sources then targets.
-        splits: One, or one a run.
-        num_classes: C.
-    """
-
-    name: str
-    x: Tensor
-    y: Tensor
-    edge_index: Tensor
-    splits: list[Split]
-    num_classes: int
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.x)
-
-    def graph(self) -> Graph:
-        return Graph(self.edge_index, num_keys=self.num_nodes)
-
-    def __repr__(self) -> str:
-        return (
-            f"{self.name}: {self.num_nodes} nodes, {self.edge_index.shape[1]} edges, {self.x.shape[1]} features, "
-            f"{self.num_classes} classes, splits {len(self.splits)} x {self.splits[0]}"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +33,11 @@ class GraphBatch:
     y: Tensor
 
     def graph(self) -> Graph:
+        """The edges as a mask."""
         return Graph(self.edge_index, num_keys=len(self.x))
+
+    def __repr__(self) -> str:
+        return f"GraphBatch({len(self.y)} graphs, {len(self.x)} nodes, {self.edge_index.shape[1]} edges)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +54,9 @@ class GraphSet:
         edge_type: ``[E]`` int64, or None where edges are all alike.
         splits: Numbers of graphs.
         num_classes: None where ``y`` is a value.
+
+    Raises:
+        ValueError: If sizes do not fit, or an edge leaves its graph.
     """
 
     name: str
@@ -97,18 +69,35 @@ class GraphSet:
     splits: list[Split] = field(default_factory=list)
     num_classes: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, ptr, total in (
+            ("node_ptr", self.node_ptr, len(self.x)),
+            ("edge_ptr", self.edge_ptr, self.edge_index.shape[1]),
+        ):
+            fits = len(ptr) == len(self) + 1 and int(ptr[0]) == 0 and int(ptr[-1]) == total
+            if not fits or bool((ptr.diff() < 0).any()):
+                raise ValueError(f"{name} must rise from 0 to {total} in {len(self)} steps, one a graph")
+        if self.edge_type is not None and len(self.edge_type) != self.edge_index.shape[1]:
+            raise ValueError(f"edge_type has {len(self.edge_type)} rows; there are {self.edge_index.shape[1]} edges")
+        check_edges(self.edge_index, len(self.x))
+        outside = (self.edge_index >= self.node_ptr.diff().repeat_interleave(self.edge_ptr.diff())).any(0).nonzero()
+        if len(outside):
+            edge = int(outside[0])
+            raise ValueError(f"edge {edge} is {self.edge_index[:, edge].tolist()}; its graph has fewer nodes")
+
     def __len__(self) -> int:
         return len(self.y)
 
     def batch(self, graphs: Tensor | Sequence[int]) -> GraphBatch:
         """Graphs of these numbers, in this order, packed into one.
 
+        For training: ``DataLoader(split.train.tolist(), batch_size=..., shuffle=True, collate_fn=data.batch)``.
+
         Raises:
             ValueError: If there is no graph of some number.
         """
-        chosen = torch.as_tensor(graphs, dtype=torch.int64)
-        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self):
-            raise ValueError(f"graphs run from {int(chosen.min())} to {int(chosen.max())}; {self.name} has {len(self)}")
+        chosen = torch.as_tensor(graphs, dtype=None if len(graphs) else torch.int64)
+        check_numbers("graphs", chosen, len(self))
         nodes, edges = self.node_ptr.diff()[chosen], self.edge_ptr.diff()[chosen]
         node, edge = ranges(self.node_ptr[chosen], nodes), ranges(self.edge_ptr[chosen], edges)
         shift = (nodes.cumsum(0) - nodes).repeat_interleave(edges)
@@ -122,35 +111,3 @@ class GraphSet:
 
     def __repr__(self) -> str:
         return f"{self.name}: {len(self)} graphs, {len(self.x)} nodes, {self.edge_index.shape[1]} edges"
-
-
-@dataclass(frozen=True, eq=False)
-class HeteroNodes:
-    """Nodes and edges of several types; nodes of one type have classes.
-
-    Args:
-        name: Of the data set.
-        x: Node features by type, ``[N_type, F_type]`` float32.
-        edge_index: ``[2, E]`` by relation (type of the sources, name, type of the targets), numbers within each type.
-        y: Class of each node of the type ``target``, int64.
-        target: That type.
-        splits: Numbers of nodes of that type.
-        num_classes: C.
-    """
-
-    name: str
-    x: dict[str, Tensor]
-    edge_index: dict[Relation, Tensor]
-    y: Tensor
-    target: str
-    splits: list[Split]
-    num_classes: int
-
-    def metadata(self) -> tuple[list[str], list[Relation]]:
-        """Node types and relations, as hetero layers take them."""
-        return list(self.x), list(self.edge_index)
-
-    def __repr__(self) -> str:
-        nodes = ", ".join(f"{len(x)} {kind}" for kind, x in self.x.items())
-        edges = sum(ends.shape[1] for ends in self.edge_index.values())
-        return f"{self.name}: {nodes}; {edges} edges of {len(self.edge_index)} relations"
