@@ -7,7 +7,18 @@ A mask says who may interact, a bias which pairs are preferred, a score how alik
 """
 
 from unified_attn.backends import Backend
-from unified_attn.biases import Additive, ALiBi, Bias, DenseBias, EdgeBias, NoBias, PairVectors, RoPE
+from unified_attn.biases import (
+    Additive,
+    ALiBi,
+    Bias,
+    DenseBias,
+    EdgeBias,
+    EdgeProjection,
+    NoBias,
+    PairVectors,
+    RelativeVectors,
+    RoPE,
+)
 from unified_attn.errors import UnsupportedError
 from unified_attn.masks import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
 from unified_attn.operator import (
@@ -34,6 +45,7 @@ __all__ = [
     "DenseMask",
     "Dot",
     "EdgeBias",
+    "EdgeProjection",
     "Explanation",
     "Full",
     "GATv2",
@@ -42,6 +54,7 @@ __all__ = [
     "NoBias",
     "Padding",
     "PairVectors",
+    "RelativeVectors",
     "RoPE",
     "Score",
     "UnsupportedError",

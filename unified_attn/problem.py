@@ -11,6 +11,7 @@ from torch import Tensor
 from unified_attn.dropout import keep
 from unified_attn.pairs import Pairs, Shape, check_integers, describe
 from unified_attn.rows import Rows
+from unified_attn.vectors import Vectors
 
 if TYPE_CHECKING:
     from unified_attn.biases.base import Bias
@@ -34,8 +35,8 @@ class Lowered:
             they held (NaN, say) reaches nothing; unless the back end asked for them as they are.
         pairs: Index tensors of the pairs.
         add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
-        key_vectors: ``[E, Hkv, D]`` added to the keys of each edge, or None.
-        value_vectors: ``[E, Hkv, Dv]`` added to the values, or None.
+        key_vectors: Added to the key of each pair, or None.
+        value_vectors: Added to the value of each pair, or None.
         score: The score, to be asked for :meth:`logits`.
         scale: Multiplies the raw scores.
         dropout_p: Probability to drop a weight.
@@ -47,8 +48,8 @@ class Lowered:
     v: Tensor
     pairs: Pairs
     add: Tensor | None
-    key_vectors: Tensor | None
-    value_vectors: Tensor | None
+    key_vectors: Vectors | None
+    value_vectors: Vectors | None
     score: Score
     scale: float
     dropout_p: float
@@ -71,16 +72,25 @@ class Lowered:
 
     def logits(self) -> Tensor:
         """Logits, scale * score + add, at all pairs, hidden ones -inf: ``[B, Hq, Nq, Nk]`` or ``[B, Hq, E]``."""
-        if self.pairs.is_dense:
-            q, k = self.q[:, :, :, None], self.keys()[:, :, None]
-        else:
-            q, k = self.q.index_select(2, self.pairs.query.flatten()), self.keys()
-        raw = self.score.finish(self._scores(self.score.on(q, k, self.pairs)) * self.scale)
+        raw = self.score.finish(self._raw() * self.scale)
         if self.add is None:
             return raw
         hidden = self.add == -torch.inf
         # Filled rather than added: a hidden score may be inf, and inf - inf is no longer hidden.
         return (raw + self.add.masked_fill(hidden, 0.0)).masked_fill(hidden, -torch.inf)
+
+    def _raw(self) -> Tensor:
+        """Scores of all pairs."""
+        if not self.pairs.is_dense:
+            q = self.q.index_select(2, self.pairs.query.flatten())
+            return self._scores(self.score.on(q, self.keys(), self.pairs))
+        q, k = self.q[:, :, :, None], self._per_query_head(self.k)[:, :, None]
+        if self.key_vectors is None:
+            return self._scores(self.score.on(q, k, self.pairs))
+        if self.score.linear:  # then no vector of a pair need be formed
+            return self._scores(self.score.on(q, k, self.pairs)) + self.key_vectors.scores(self.score.logits, self.q)
+        k = self._per_query_head(self.k[:, :, None] + self.key_vectors.at_pairs())
+        return self._scores(self.score.on(q, k, self.pairs))
 
     def _scores(self, raw: object) -> Tensor:
         """What the score returned, for every pair; one's own may have returned anything."""
@@ -97,19 +107,41 @@ class Lowered:
         return raw.expand(sizes)
 
     def keys(self) -> Tensor:
-        """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``."""
-        return self._at_pairs(self.k, self.key_vectors)
+        """Keys a query head: ``[B, Hq, Nk, D]``, or at the listed pairs with their vectors, ``[B, Hq, E, D]``.
+
+        Raises:
+            ValueError: If vectors belong to a dense table of pairs: then there is no key apart from a query.
+        """
+        return self._at_pairs("key", self.k, self.key_vectors)
 
     def values(self) -> Tensor:
-        """Values a query head: ``[B, Hq, Nk, Dv]``, or at the listed pairs with their vectors, ``[B, Hq, E, Dv]``."""
-        return self._at_pairs(self.v, self.value_vectors)
+        """Values a query head: ``[B, Hq, Nk, Dv]``, or at the listed pairs with their vectors, ``[B, Hq, E, Dv]``.
 
-    def _at_pairs(self, x: Tensor, vectors: Tensor | None) -> Tensor:
+        Raises:
+            ValueError: As :meth:`keys`; :meth:`mix` takes all.
+        """
+        return self._at_pairs("value", self.v, self.value_vectors)
+
+    def mix(self, weights: Tensor) -> Tensor:
+        """Sums of values and their vectors with weights ``[B, Hq, Nq, Nk]``, or over a list ``[B, Hq, Nq, E]``."""
+        if self.pairs.is_dense and self.value_vectors is not None:
+            return weights @ self._per_query_head(self.v) + self.value_vectors.mix(weights)
+        return weights @ self.values()
+
+    def _at_pairs(self, side: str, x: Tensor, vectors: Vectors | None) -> Tensor:
         if not self.pairs.is_dense:
             x = x.index_select(2, self.pairs.key.flatten())
-        if vectors is not None:
-            x = x + vectors.transpose(0, 1)
+            x = x if vectors is None else x + vectors.at_pairs()
+        elif vectors is not None:
+            raise ValueError(f"each pair has a {side} of its own here; ask for logits() and mix(weights)")
+        return self._per_query_head(x)
+
+    def _per_query_head(self, x: Tensor) -> Tensor:
         return x.repeat_interleave(self.group, dim=1)
+
+    def silenced(self) -> Lowered:
+        """The same with 0 in place of what takes part in no visible pair; that may be NaN, and reaches nothing."""
+        return _silenced(self)
 
     def form(self) -> Form | None:
         """The score in the form of a fused kernel, or None."""
@@ -177,6 +209,11 @@ class Problem:
         return self.score.fused
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether vectors of pairs are added to keys or values."""
+        return any(term.has_vectors for term in self.bias.terms)
+
+    @property
     def num_pairs(self) -> int:
         """Pairs that a list would hold; all of them if the mask names none."""
         return (
@@ -209,14 +246,13 @@ class Problem:
 
     def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
-        vectors: list[Tensor | None] = [None, None]
+        vectors: list[Vectors | None] = [None, None]
         for term in self.bias.terms:
             q, k = term.turn(q, k, self.q_positions, self.k_positions)
-            for side, extra in enumerate(term.vectors()):
+            for side, extra in enumerate(term.vectors_on(pairs, self.dtype)):
                 if extra is not None:
-                    sum_ = extra.to(self.dtype)
                     found = vectors[side]
-                    vectors[side] = sum_ if found is None else found + sum_
+                    vectors[side] = extra if found is None else found + extra
         lowered = Lowered(
             q=q,
             k=k,
@@ -274,8 +310,8 @@ def _silenced(low: Lowered) -> Lowered:
         if low.add is not None and not (low.key_vectors is None and low.value_vectors is None):
             if seen.shape[1] > 1:
                 seen = seen.unflatten(1, (low.k.shape[1], low.group)).any(2)
-            unseen = ~seen.any(0).t()[..., None]
-            vectors = [x if x is None else x.masked_fill(unseen, 0.0) for x in (low.key_vectors, low.value_vectors)]
+            unseen = ~seen.any(0).t()
+            vectors = [x if x is None else x.silenced(unseen) for x in (low.key_vectors, low.value_vectors)]
             low = replace(low, key_vectors=vectors[0], value_vectors=vectors[1])
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
         keys = keys.unflatten(1, (low.k.shape[1], low.group)).any(2)

@@ -14,6 +14,7 @@ from torch.nn.functional import leaky_relu
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels.csr import csr_attention
+from unified_attn.vectors import Operands
 
 NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
 
@@ -55,10 +56,11 @@ def stack(parts):
     return Pairs(**fields)
 
 
-def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None):
+def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None, key_code=None, value_code=None):
     """The definition, one row at a time. ``drop [B, H, E]`` multiplies the weights."""
-    q, k, v = tensors["query"], tensors["key"], tensors["value"]
-    add, kvec, vvec, att = (tensors.get(name) for name in ("add", "key_vectors", "value_vectors", "att"))
+    q, k, v, add, att = (tensors.get(name) for name in ("query", "key", "value", "add", "att"))
+    kvec = at_pairs(tensors, "key", key_code, k.shape[0], k.shape[1], len(pair_lists[0][0]))
+    vvec = at_pairs(tensors, "value", value_code, v.shape[0], v.shape[1], len(pair_lists[0][0]))
     outs, lses = [], []
     for b in range(q.shape[0]):
         first, second = pair_lists[b % len(pair_lists)]
@@ -71,14 +73,14 @@ def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None):
                     if first[e] != i or bias == -math.inf:
                         continue
                     j = int(second[e])
-                    y = k[b, hk, j] if kvec is None else k[b, hk, j] + kvec[e, hk]
+                    y = k[b, hk, j] if isinstance(kvec, float) else k[b, hk, j] + kvec[b, e, hk]
                     if att is None:
                         s = scale * (q[b, h, i] * y).sum()
                         s = cap * torch.tanh(s / cap) if cap else s
                     else:
                         s = scale * (att[h] * leaky_relu(q[b, h, i] + y, slope)).sum()
                     logits.append(s + bias)
-                    x = v[b, hv, j] if vvec is None else v[b, hv, j] + vvec[e, hv]
+                    x = v[b, hv, j] if isinstance(vvec, float) else v[b, hv, j] + vvec[b, e, hv]
                     values.append(x if drop is None else x * drop[b, h, e])
                 if logits:
                     row = torch.stack(logits)
@@ -100,9 +102,22 @@ def random_graph(seed=0, num_queries=6, num_keys=7, edges=24):
     return first, second
 
 
+def at_pairs(tensors, side, code, batch, heads, pairs):
+    """Vectors ``[B, E, H, D]`` of one side, from the definition."""
+    rows, features, weight = (tensors.get(f"{side}_{name}") for name in ("vectors", "features", "weight"))
+    total = 0.0
+    if rows is not None:
+        code = torch.arange(pairs)[None] if code is None else code
+        total = rows[code.long()].expand(batch, -1, heads, -1)
+    if features is not None:
+        total = total + torch.stack([features @ w.T for w in weight], 1).expand(batch, -1, -1, -1)
+    return total
+
+
 def operands(
-    dtype, *, batch=2, heads=4, kheads=2, vheads=4, width=8, size=8, edges=24, full=False, form="dot", n=(6, 7)
-):
+    dtype, *, batch=2, heads=4, kheads=2, vheads=4, width=8, size=8, edges=24, full=False, form="dot", n=(6, 7),
+    vectors="rows", features=(5, 8),
+):  # fmt: skip
     generator = torch.Generator().manual_seed(1)
 
     def draw(*shape):
@@ -117,13 +132,27 @@ def operands(
         tensors["att"] = draw(heads, width)
     if full:
         tensors["add"] = draw(1, heads, edges)
+    if full and "rows" in vectors:
         tensors["key_vectors"], tensors["value_vectors"] = draw(edges, kheads, width), draw(edges, vheads, size)
+    if full and "features" in vectors:
+        tensors["key_features"], tensors["value_features"] = draw(edges, features[0]), draw(edges, features[1])
+        tensors["key_weight"], tensors["value_weight"] = draw(kheads, width, features[0]), draw(vheads, size, features[1])
     return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
 
 
-def run(tensors, rows, **options):
+def run(tensors, rows, *, key_code=None, value_code=None, **options):
     tensors = dict(tensors)
-    return csr_attention(tensors.pop("query"), tensors.pop("key"), tensors.pop("value"), rows, **tensors, **options)
+    query, key, value = (tensors.pop(name) for name in ("query", "key", "value"))
+    vectors = {
+        f"{side}_vectors": Operands(
+            tensors.pop(f"{side}_vectors", None),
+            code,
+            tensors.pop(f"{side}_features", None),
+            tensors.pop(f"{side}_weight", None),
+        )
+        for side, code in (("key", key_code), ("value", value_code))
+    }
+    return csr_attention(query, key, value, rows, **vectors, **tensors, **options)
 
 
 def loss(out, lse):
@@ -141,7 +170,8 @@ def gradients(results, tensors):
 def check(tensors, rows, pair_lists, *, drop=None, **options):
     """Results and gradients against the loop, in float64."""
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in tensors.items()}
-    loop_options = {name: options[name] for name in ("scale", "cap", "slope") if name in options}
+    known = ("scale", "cap", "slope", "key_code", "value_code")
+    loop_options = {name: options[name] for name in known if name in options}
     want = loop(exact, pair_lists, drop=drop, **loop_options)
     got = run(tensors, rows, **options)
     tolerance = 1e-12 if got[0].dtype == torch.float64 else 5e-6
@@ -179,6 +209,55 @@ def test_grouped_heads(kheads, vheads):
     pairs = random_graph()
     tensors = operands(torch.float64, kheads=kheads, vheads=vheads, full=True)
     check(tensors, pairs_of(*pairs, 6, 7), [pairs])
+
+
+@pytest.mark.parametrize("vectors", ["features", "rows+features"])
+@pytest.mark.parametrize(
+    ("dtype", "form", "width", "size", "features"),
+    [
+        (torch.float64, "dot", 8, 8, (5, 37)),
+        (torch.float64, "sum", 8, 8, (37, 5)),
+        (torch.float64, "dot", 8, 8, (16, 8)),
+        (torch.float64, "sum", 8, 8, (8, 24)),
+        (torch.float32, "dot", 5, 12, (1, 16)),
+        (torch.float32, "sum", 48, 8, (3, 2)),
+    ],
+)
+def test_features_equal_the_loop(dtype, form, width, size, vectors, features):
+    pairs = random_graph()
+    tensors = operands(dtype, width=width, size=size, full=True, form=form, vectors=vectors, features=features)
+    check(tensors, pairs_of(*pairs, 6, 7), [pairs], scale=0.6, slope=0.1)
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_tables_equal_the_loop(form, heads, batch):
+    pairs = random_graph()
+    tensors = operands(torch.float64, full=True, form=form, vectors="")
+    generator = torch.Generator().manual_seed(6)
+    for side, rows, size in (("key", 3, 8), ("value", 4, 8)):
+        table = torch.randn(rows, heads if side == "key" else 2 * heads - heads % 2, size, generator=generator)
+        tensors[f"{side}_vectors"] = table.double().requires_grad_()
+    tensors["value_vectors"] = tensors["value_vectors"].detach()[:, [0] if heads == 1 else [0, 1, 1, 0]].requires_grad_()
+    codes = [torch.randint(0, rows, (batch, 24), generator=generator) for rows in (3, 4)]
+    check(tensors, pairs_of(*pairs, 6, 7), [pairs], key_code=codes[0], value_code=codes[1])
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+def test_tables_and_features_of_each_batch_item(form):
+    graphs = [random_graph(seed) for seed in (3, 4)]
+    rows = stack([pairs_of(*graph, 6, 7) for graph in graphs])
+    tensors = operands(torch.float64, full=True, form=form, vectors="rows+features")
+    codes = torch.randint(0, 24, (2, 24), generator=torch.Generator().manual_seed(6))
+    check(tensors, rows, graphs, key_code=codes, value_code=codes.flip(1))
+
+
+def test_a_code_out_of_range_is_refused():
+    tensors = operands(torch.float64, full=True)
+    for code in (torch.full((1, 24), 24), torch.full((1, 24), -1)):
+        with pytest.raises(ValueError, match="key_code must lie in 0..23"):
+            run(tensors, pairs_of(*random_graph(), 6, 7), key_code=code)
 
 
 def test_soft_cap():
@@ -259,19 +338,23 @@ def test_any_strides():
         assert torch.equal(grads[name], grad), name
 
 
+@pytest.mark.parametrize("vectors", ["rows", "rows+features"])
 @pytest.mark.parametrize("form", ["dot", "sum"])
-def test_hidden_pairs_are_not_read(form):
+def test_hidden_pairs_are_not_read(form, vectors):
     """A pair of -inf may have NaN everywhere: results and gradients equal those of the clean run bit for bit."""
     first, second = random_graph()
     rows = pairs_of(first, second, 6, 7)
-    clean = operands(torch.float64, full=True, form=form, kheads=4)
+    clean = operands(torch.float64, full=True, form=form, kheads=4, vectors=vectors)
     hidden = (second == 3) | (first == 4)
     clean["add"] = clean["add"].detach().masked_fill(hidden, -math.inf).requires_grad_()
     poisoned = {name: tensor.detach().clone() for name, tensor in clean.items()}
     poisoned["key"][:, :, 3] = poisoned["value"][:, :, 3] = math.nan
     poisoned["key"][:, :, 6] = poisoned["value"][:, :, 6] = math.inf  # in no pair
-    poisoned["query"][:, :, 4:] = math.nan  # a row of hidden pairs, and an empty one
-    poisoned["key_vectors"][hidden] = poisoned["value_vectors"][hidden] = math.nan
+    if form == "sum" or vectors == "rows":  # else the caller has to clean it: its product with a weight is not skipped
+        poisoned["query"][:, :, 4:] = math.nan  # a row of hidden pairs, and an empty one
+    for name in ("key_vectors", "value_vectors", "key_features", "value_features"):
+        if name in poisoned:
+            poisoned[name][hidden] = math.nan
     poisoned = {name: tensor.requires_grad_() for name, tensor in poisoned.items()}
     got, got_grads = check_equal(clean, poisoned, rows)
     assert (got[0][:, :, 4:] == 0).all()
@@ -383,20 +466,19 @@ def test_hash_in_unlimited_integers():
     assert abs(kept.double().mean().item() - (1 - p)) < 0.03
 
 
-def large(dtype=torch.float32, form="dot"):
+def large(dtype=torch.float32, form="dot", vectors="rows"):
     """A problem that is cut into several blocks and handed to several threads."""
     generator = torch.Generator().manual_seed(5)
     nodes, edges = 3000, 40000
     first = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes  # degrees differ
     second = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes
-    tensors = operands(dtype, batch=1, width=64, size=32, edges=edges, full=True, n=(nodes, nodes))
-    if form == "sum":
-        tensors = operands(dtype, batch=1, width=48, size=8, edges=edges, full=True, n=(nodes, nodes), form="sum")
+    shape = {"width": 48, "size": 8} if form == "sum" else {"width": 64, "size": 32}
+    tensors = operands(dtype, batch=1, edges=edges, full=True, n=(nodes, nodes), form=form, vectors=vectors, **shape)
     return tensors, pairs_of(first, second, nodes, nodes)
 
 
-def results(tensors, rows):
-    got = run(tensors, rows, dropout_p=0.1, seed=torch.tensor(3))
+def results(tensors, rows, **options):
+    got = run(tensors, rows, dropout_p=0.1, seed=torch.tensor(3), **options)
     return [*got, *gradients(got, tensors).values()]
 
 
@@ -408,14 +490,20 @@ def restore_threads():
 
 
 @pytest.mark.usefixtures("restore_threads")
+@pytest.mark.parametrize("vectors", ["rows", "table", "features"])
 @pytest.mark.parametrize("form", ["dot", "sum"])
-def test_same_bits_for_any_number_of_threads(form):
-    tensors, rows = large(form=form)
+def test_same_bits_for_any_number_of_threads(form, vectors):
+    tensors, rows = large(form=form, vectors=vectors.replace("table", "rows"))
+    codes = {}
+    if vectors == "table":
+        for name in ("key_vectors", "value_vectors"):
+            tensors[name] = tensors[name].detach()[:9, :1].requires_grad_()
+        codes = dict.fromkeys(("key_code", "value_code"), torch.arange(40000)[None] % 9)
     torch.set_num_threads(1)
-    want = results(tensors, rows)
+    want = results(tensors, rows, **codes)
     for count in (2, 3, 2, 1, 7):
         torch.set_num_threads(count)
-        for a, b in zip(results(tensors, rows), want, strict=True):
+        for a, b in zip(results(tensors, rows, **codes), want, strict=True):
             assert torch.equal(a, b)
 
 
@@ -468,33 +556,46 @@ def test_fork_after_a_call():
         child.join()
 
 
-def arguments(full, grad, node_major=False):
+def arguments(full, grad, node_major=False, form="sum"):
+    """Inputs of the operator, in its order; ``full`` with everything that may be absent."""
     pairs = random_graph()
     rows = pairs_of(*pairs, 6, 7)
-    tensors = {name: tensor.detach() for name, tensor in operands(torch.float64, full=full, form="sum").items()}
+    kinds = "rows+features" if full else ""
+    tensors = {n: t.detach() for n, t in operands(torch.float64, full=full, form=form, vectors=kinds).items()}
     if node_major:
         tensors["query"] = tensors["query"].transpose(1, 2).contiguous().transpose(1, 2)
     if not full:
-        tensors.pop("att")
-    for tensor in tensors.values():
-        tensor.requires_grad_(grad)
-    optional = [tensors.get(name) for name in ("add", "key_vectors", "value_vectors", "att")]
+        tensors.pop("att", None)
+    if full and form == "dot":
+        tensors["key_query"] = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+        tensors.pop("key_weight")
+    elif full:
+        tensors["key_weight"] = tensors["key_weight"].transpose(1, 2)
+    tensors = {name: tensor.detach().requires_grad_(grad) for name, tensor in tensors.items()}
+    floats = [tensors.get(name) for name in GRADIENTS]
+    code = torch.arange(24, dtype=torch.int32)[None] if full else None
     structure = [rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge]
     seed = torch.tensor([3]) if full else None
-    options = [1.0, 0.0, 0.2, 0.3 if full else 0.0, False]
-    return [tensors["query"], tensors["key"], tensors["value"]], structure, [*optional, seed], options
+    return [*floats, code, code, *structure, seed, 1.0, 0.0, 0.2, 0.3 if full else 0.0, False]
 
 
-@pytest.mark.parametrize(("full", "node_major"), [(False, True), (True, False)])
-def test_opcheck(full, node_major):
+GRADIENTS = (
+    "query", "key", "value", "add", "key_vectors", "value_vectors", "key_features", "key_query", "key_weight",
+    "value_features", "att",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("full", "node_major", "form"), [(False, True, "dot"), (True, False, "sum"), (True, 0, "dot")])
+def test_opcheck(full, node_major, form):
     for grad in (True, False):
-        nodes, structure, optional, options = arguments(full, grad, node_major)
-        torch.library.opcheck(torch.ops.unified_attn.csr_forward, [*nodes, *structure, *optional, *options])
-    out, lse = torch.ops.unified_attn.csr_forward(*nodes, *structure, *optional, *options)
-    for needs in ([True] * 3 + [full] * 4, [False, True] + [False] * 5):
+        inputs = arguments(full, grad, node_major, form)
+        torch.library.opcheck(torch.ops.unified_attn.csr_forward, inputs)
+    out, lse, mixed = torch.ops.unified_attn.csr_forward(*inputs)
+    for needs in ([x is not None for x in inputs[:11]], [False, True] + [False] * 9):
         for g_lse in (None, torch.ones_like(lse)):
-            inputs = [torch.ones_like(out), g_lse, *nodes, out, lse, *structure, *optional, *options, needs]
-            torch.library.opcheck(torch.ops.unified_attn.csr_backward, inputs)
+            g_mixed = torch.ones_like(mixed) if full else None
+            everything = [torch.ones_like(out), g_lse, g_mixed, out, lse, mixed, *inputs, needs]
+            torch.library.opcheck(torch.ops.unified_attn.csr_backward, everything)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -26,7 +26,7 @@ class Backend(ABC):
         ...     def run(self, problem):
         ...         low = problem.dense()
         ...         logits = low.logits()
-        ...         return logits.softmax(-1) @ low.values(), logits.logsumexp(-1)
+        ...         return low.mix(logits.softmax(-1)), logits.logsumexp(-1)
         >>> q = torch.randn(1, 2, 5, 4)
         >>> ours = attention(q, q, q, mask=Causal(), backend=Plain())
         >>> bool(torch.allclose(ours, attention(q, q, q, mask=Causal()), atol=1e-6))

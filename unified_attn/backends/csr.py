@@ -13,8 +13,9 @@ from unified_attn.backends.base import Backend
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels.contract import contract
 from unified_attn.kernels.csr import csr_attention
-from unified_attn.problem import Problem
+from unified_attn.problem import Lowered, Problem
 from unified_attn.scores.base import Form
+from unified_attn.vectors import Operands, Stored, Vectors
 
 
 class CSR(Backend):
@@ -42,20 +43,25 @@ class CSR(Backend):
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
         low = problem.listed(clean=False)  # kernels skip hidden pairs before they read anything
-        form = low.form()
-        if form is None:
-            raise ValueError(f"the score {problem.score!r} has no fused form")
-        vectors = (form.att, form.contract_query, form.contract_key, form.key_vectors, low.value_vectors)
-        _refuse_tangents(form.query, form.key, low.v, low.add, *vectors)
-        query, key = _contracted(form)
+        form = _form(low)
+        if form.key_vectors is not None and (form.contracted or (form.att is None and form.key_vectors.projects)):
+            # Then vectors, or queries, take part in products before the kernel skips what is hidden.
+            low = low.silenced()
+            form = _form(low)
+        key_vectors, value_vectors = _operands(form.key_vectors), _operands(low.value_vectors)
+        _refuse_tangents(
+            form.query, form.key, low.v, low.add, form.att, form.contract_query, form.contract_key, form.edge,
+            *(x for side in (key_vectors, value_vectors) for x in (side.rows, side.features, side.weight)),
+        )  # fmt: skip
+        query, key, key_vectors = _contracted(form, key_vectors)
         return csr_attention(
             query,
             key,
             low.v,
             low.rows(),
             add=low.add,
-            key_vectors=form.key_vectors,
-            value_vectors=low.value_vectors,
+            key_vectors=key_vectors,
+            value_vectors=value_vectors,
             att=form.att,
             scale=low.scale,
             cap=form.cap or 0.0,
@@ -66,14 +72,31 @@ class CSR(Backend):
         )
 
 
-def _contracted(form: Form) -> tuple[Tensor, Tensor]:
-    """Query and key of a form, contracted if it asks for that."""
+def _form(low: Lowered) -> Form:
+    form = low.form()
+    if form is None:
+        raise ValueError(f"the score {low.score!r} has no fused form")
+    return form
+
+
+def _operands(vectors: Vectors | None) -> Operands:
+    return Operands() if vectors is None else vectors.operands()
+
+
+def _contracted(form: Form, key_vectors: Operands) -> tuple[Tensor, Tensor, Operands]:
+    """Query, key and key vectors of a form, contracted if it asks for that."""
     if form.contract_query is None or form.contract_key is None:
-        return form.query, form.key
+        return form.query, form.key, key_vectors
+    scalars = None if form.key_vectors is None else form.key_vectors.contracted(form.contract_key)
+    if form.edge is not None:
+        edge = Stored(form.edge[..., None])
+        scalars = edge if scalars is None else scalars + edge
+    key_vectors = _operands(scalars)
     if form.query is form.key:  # read once, and one gradient written instead of two to be added
         both = contract(form.query, torch.stack([form.contract_query, form.contract_key], dim=1).flatten(0, 1))
-        return both[:, 0::2, :, None], both[:, 1::2, :, None]
-    return contract(form.query, form.contract_query)[..., None], contract(form.key, form.contract_key)[..., None]
+        return both[:, 0::2, :, None], both[:, 1::2, :, None], key_vectors
+    query, key = contract(form.query, form.contract_query), contract(form.key, form.contract_key)
+    return query[..., None], key[..., None], key_vectors
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:

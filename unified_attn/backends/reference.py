@@ -24,7 +24,7 @@ class Reference(Backend):
         factors = low.dropout()
         if factors is not None:
             weights = weights * (factors[:, :, None] if problem.has_edges else factors)
-        return weights @ low.values(), lse
+        return low.mix(weights), lse
 
 
 def dense_weights(low: Lowered) -> tuple[Tensor, Tensor]:

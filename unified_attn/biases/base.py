@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.pairs import Pairs, Shape, check_answer, describe
+from unified_attn.vectors import Stored, Vectors
 
 
 class Bias(nn.Module):
@@ -57,6 +58,15 @@ class Bias(nn.Module):
         """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None."""
         return None, None
 
+    def vectors_on(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Vectors | None, Vectors | None]:
+        """:meth:`vectors` for the pairs at hand; overridden where they are looked up or projected."""
+        if type(self).vectors is Bias.vectors:
+            return None, None
+        name, answer = type(self).__name__, self.vectors()
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(f"{name}.vectors must return two things, for keys and for values, not {answer!r}")
+        return _stored(name, "key", answer[0], pairs, dtype), _stored(name, "value", answer[1], pairs, dtype)
+
     def check(self, shape: Shape) -> None:
         """Raises ValueError if the bias does not fit a call of this shape."""
 
@@ -83,6 +93,11 @@ class Bias(nn.Module):
     def terms(self) -> tuple[Bias, ...]:
         """The biases that are summed: of a single one, itself."""
         return (self,)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the bias adds vectors to keys or values."""
+        return type(self).vectors is not Bias.vectors or type(self).vectors_on is not Bias.vectors_on
 
     @property
     def turns(self) -> bool:
@@ -123,6 +138,23 @@ class NoBias(Bias):
 
     def __repr__(self) -> str:
         return "NoBias()"
+
+
+def _stored(name: str, side: str, rows: object, pairs: Pairs, dtype: torch.dtype) -> Vectors | None:
+    """Vectors an edge as :meth:`Bias.vectors` returned them; one's own may have returned anything."""
+    if rows is None:
+        return None
+    shape = pairs.shape
+    size = shape.head_dim if side == "key" else shape.value_dim
+    layout = f"[E, Hkv, {'D' if side == 'key' else 'Dv'}] = [{shape.num_edges}, {shape.num_kv_heads}, {size}]"
+    if not isinstance(rows, Tensor) or not rows.is_floating_point():
+        got = describe(rows) if isinstance(rows, Tensor) else type(rows).__name__
+        raise TypeError(f"{name}.vectors must return a float tensor {layout} of {side} vectors, or None, not {got}")
+    if shape.num_edges is None:
+        raise ValueError(f"{name}'s {side} vectors are tied to the edges of one Graph, but the mask is a set of pairs")
+    if rows.shape != (shape.num_edges, shape.num_kv_heads, rows.shape[-1] if size is None else size):
+        raise ValueError(f"{name}.vectors must return {side} vectors {layout}, not {list(rows.shape)}")
+    return Stored(rows.to(dtype))
 
 
 def widened(values: Tensor) -> Tensor:

@@ -6,6 +6,10 @@ lse_i    = log sum_e exp(logits_e)
 
 dot:  scale <q, k>, then cap tanh(. / cap) if cap > 0
 sum:  scale sum_d att_d leaky_relu(q_d + k_d)
+
+A vector r_e is a row (of its own, or by code of a table), a projection W f_e of features, or the sum of both. Projections
+stay small: <q, W f> = <W^T q, f> needs W once a query, sum_e w_e W f_e = W sum_e w_e f_e needs it once a row, and only the
+sum form projects a pair at a time, in registers.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from torch import Tensor
 
 import unified_attn.kernels.csr_ops  # noqa: F401  # registers the operators
 from unified_attn.rows import Rows
+from unified_attn.vectors import Operands
 
 _FLOAT_TYPES = (torch.float32, torch.float64)
+_NONE = Operands()
 
 
 def csr_attention(
@@ -26,8 +32,8 @@ def csr_attention(
     rows: Rows,
     *,
     add: Tensor | None = None,
-    key_vectors: Tensor | None = None,
-    value_vectors: Tensor | None = None,
+    key_vectors: Operands = _NONE,
+    value_vectors: Operands = _NONE,
     att: Tensor | None = None,
     scale: float = 1.0,
     cap: float = 0.0,
@@ -43,9 +49,10 @@ def csr_attention(
         key: ``[B, Hk, Nk, W]``; key head = query head // (Hq // Hk).
         value: ``[B, Hv, Nk, Dv]``; Hv may differ from Hk.
         rows: The pairs.
-        add: ``[1 or B, 1 or Hq, E]``, added to the logits. -inf hides a pair, and what is hidden is never read.
-        key_vectors: ``[E, Hk, W]``, r.
-        value_vectors: ``[E, Hv, Dv]``, r'.
+        add: ``[1 or B, 1 or Hq, E]``, added to the logits. -inf hides a pair, and what is hidden is never read. But a
+            query is multiplied by the weight of key features before, whether or not it sees a pair.
+        key_vectors: r: rows ``[R, 1 or Hk, W]``, code ``[1 or B, E]``, features ``[E, F]``, weight ``[Hk, W, F]``.
+        value_vectors: r', with Hv and Dv.
         att: ``[Hq, W]``. With it the form is *sum*, without it *dot*.
         scale: Multiplies the form.
         cap: Soft cap of the dot form; 0 is none.
@@ -62,14 +69,35 @@ def csr_attention(
         ValueError: If shapes do not fit.
         TypeError: If dtypes do not.
 
-    Cost: O(E Hq (W + Dv)) time; O(N H D) memory beside what is passed in.
+    Cost: O(E Hq (W + Dv + F)) time, O(E Hq W F) for key features in the sum form; O(N H (D + F)) memory beside what is
+    passed in.
     """
-    _check(query, key, value, add, key_vectors, value_vectors, att, dropout_p, seed)
-    out, lse = torch.ops.unified_attn.csr_forward(
-        query, key, value, rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge,
-        add, key_vectors, value_vectors, att, seed, scale, cap, slope, dropout_p, pair_counter,
+    _check(query, key, value, add, att, dropout_p, seed)
+    for side, vectors, nodes in (("key", key_vectors, key), ("value", value_vectors, value)):
+        _check_vectors(side, vectors, nodes, rows.edge.shape[0] // rows.indptr.shape[0], query)
+    key_query, key_weight = None, None
+    if key_vectors.weight is not None:
+        if att is None:
+            key_query = query @ _per_query_head(key_vectors.weight, query)
+        else:
+            key_weight = key_vectors.weight.transpose(1, 2)
+    out, lse, mixed = torch.ops.unified_attn.csr_forward(
+        query, key, value, add, key_vectors.rows, value_vectors.rows, key_vectors.features, key_query, key_weight,
+        value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code), rows.indptr, rows.col,
+        rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p, pair_counter,
     )  # fmt: skip
+    if value_vectors.weight is not None:
+        out = out + mixed @ _per_query_head(value_vectors.weight, query).transpose(1, 2)
     return out, lse
+
+
+def _narrow(code: Tensor | None) -> Tensor | None:
+    return None if code is None else code.to(torch.int32)
+
+
+def _per_query_head(weight: Tensor, query: Tensor) -> Tensor:
+    """``[Hk, D, F]`` as ``[Hq, D, F]``."""
+    return weight.repeat_interleave(query.shape[1] // max(weight.shape[0], 1), dim=0)
 
 
 def _check(
@@ -77,8 +105,6 @@ def _check(
     key: Tensor,
     value: Tensor,
     add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
     att: Tensor | None,
     dropout_p: float,
     seed: Tensor | None,
@@ -87,7 +113,7 @@ def _check(
         if operand.dim() != 4:
             raise ValueError(f"{name} must be [B, H, N, D], got shape {tuple(operand.shape)}")
     batch, heads = query.shape[:2]
-    width, keys, size = query.shape[3], key.shape[2], value.shape[3]
+    width, keys = query.shape[3], key.shape[2]
     if key.shape[0] != batch or value.shape[0] != batch:
         raise ValueError(f"batch sizes differ: query {batch}, key {key.shape[0]}, value {value.shape[0]}")
     if key.shape[3] != width:
@@ -102,21 +128,37 @@ def _check(
         add.dim() != 3 or (add.shape[0] != 1 and add.shape[0] != batch) or (add.shape[1] != 1 and add.shape[1] != heads)
     ):
         raise ValueError(f"add must be [1 or {batch}, 1 or {heads}, E], got {tuple(add.shape)}")
-    if key_vectors is not None and (key_vectors.dim() != 3 or key_vectors.shape[1:] != (key.shape[1], width)):
-        raise ValueError(f"key_vectors must be [E, {key.shape[1]}, {width}], got {tuple(key_vectors.shape)}")
-    if value_vectors is not None and (value_vectors.dim() != 3 or value_vectors.shape[1:] != (value.shape[1], size)):
-        raise ValueError(f"value_vectors must be [E, {value.shape[1]}, {size}], got {tuple(value_vectors.shape)}")
     if att is not None and att.shape != (heads, width):
         raise ValueError(f"att must be [{heads}, {width}], got {tuple(att.shape)}")
     if query.dtype not in _FLOAT_TYPES:
         raise TypeError(f"query must be float32 or float64, got {query.dtype}")
-    for name, other in (
-        ("key", key), ("value", value), ("add", add), ("key_vectors", key_vectors), ("value_vectors", value_vectors),
-        ("att", att),
-    ):  # fmt: skip
+    for name, other in (("key", key), ("value", value), ("add", add), ("att", att)):
         if other is not None and other.dtype != query.dtype:
             raise TypeError(f"{name} must have query's dtype {query.dtype}, got {other.dtype}")
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
     if dropout_p > 0.0 and (seed is None or seed.dtype != torch.int64 or seed.numel() != 1):
         raise ValueError("dropout needs seed, an int64 tensor of one element")
+
+
+def _check_vectors(side: str, vectors: Operands, nodes: Tensor, pairs: int, query: Tensor) -> None:
+    heads, size = nodes.shape[1], nodes.shape[3]
+    rows, code, features, weight = vectors.rows, vectors.code, vectors.features, vectors.weight
+    if rows is not None and (rows.dim() != 3 or rows.shape[1] not in (1, heads) or rows.shape[2] != size):
+        raise ValueError(f"{side} vectors must be [R, 1 or {heads}, {size}], got {tuple(rows.shape)}")
+    if rows is not None and code is None and rows.shape[0] != pairs:
+        raise ValueError(f"{side} vectors without code must be one a pair, {pairs}, got {rows.shape[0]}")
+    if code is not None and (rows is None or code.dim() != 2 or code.shape[0] not in (1, query.shape[0])):
+        raise ValueError(f"{side} code must be [1 or {query.shape[0]}, E], and with rows, got {tuple(code.shape)}")
+    if (features is None) != (weight is None):
+        raise ValueError(f"{side} features and their weight must be given together")
+    if features is not None and weight is not None:
+        if features.dim() != 2:
+            raise ValueError(f"{side} features must be [E, F], got {tuple(features.shape)}")
+        if weight.shape != (heads, size, features.shape[1]):
+            raise ValueError(
+                f"{side} weight must be [{heads}, {size}, {features.shape[1]}], got {tuple(weight.shape)}"
+            )
+    for name, other in (("rows", rows), ("features", features), ("weight", weight)):
+        if other is not None and other.dtype != query.dtype:
+            raise TypeError(f"{side} {name} must have query's dtype {query.dtype}, got {other.dtype}")

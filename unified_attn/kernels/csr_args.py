@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+HEADS = ("k", "v", "kvec", "vvec", "kweight", "dk", "dv", "dkvec", "dvvec", "dkweight")
+"""The fields of the head table, 8 bytes each: where a query head's own head begins in these operands."""
+
 CHUNK = 128
 """Pairs of a row that are handled at once: what a chunk reads (128 pairs of 1 KiB) stays in the second-level cache."""
 
@@ -22,23 +25,35 @@ _STRIDED = {
     "add": "bhe",
     "kvec": "eh",
     "vvec": "eh",
+    "kcode": "b",
+    "vcode": "b",
+    "kfeat": "e",
+    "kquery": "bhn",
+    "kweight": "hf",
+    "vfeat": "e",
     "att": "h",
     "lse": "bhn",
+    "mixed": "bhn",
     "g_out": "bhn",
     "g_lse": "bhn",
+    "g_mixed": "bhn",
     "stats": "bhn",  # (lse, delta) of each query, next to each other
     "dq": "bhn",
     "dk": "bhn",
     "dv": "bhn",
     "dadd": "bhe",
-    "dkvec": "eh",
-    "dvvec": "eh",
-    "datt": "bh",  # b: the block of rows that a partial sum belongs to
+    "dkvec": "beh",  # b, of this and the others that are no nodes': the block of rows that a partial sum belongs to
+    "dvvec": "beh",
+    "dkfeat": "e",
+    "dkquery": "bhn",
+    "dkweight": "bhf",
+    "dvfeat": "e",
+    "datt": "bh",
 }
 
 _INTEGERS = (
     ["indptr", "indptr_b", "col", "edge", "heads"]  # heads: per query head, byte offsets (see head_table)
-    + ["num_heads", "rows", "keys", "score_size", "value_size"]
+    + ["num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]
     + ["pair_counter", "drop", "drop_from", "seed"]
     + ["ahead", "k_parts", "k_step", "k_lines", "v_parts", "v_step", "v_lines"]  # prefetch
     + [name + suffix for name, strides in _STRIDED.items() for suffix in ["", *("_" + s for s in strides)]]

@@ -18,16 +18,20 @@ from unified_attn.kernels.csr_pair import (
     DV_HEAD,
     HEAD_FIELDS,
     HEAD_STEP,
-    K_HEAD,
     KVEC_HEAD,
+    KWEIGHT_HEAD,
+    K_HEAD,
     STAMP,
-    V_HEAD,
     VVEC_HEAD,
+    V_HEAD,
     block_start,
     dot,
     kept,
+    projected,
     summed,
+    summed_projected,
     touch,
+    vector_row,
 )
 from unified_attn.kernels.lanes import (
     MANY,
@@ -52,7 +56,7 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)``; ``scratch``: 4 (CHUNK + 8) floats.
 
     In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
@@ -66,6 +70,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
+        like_f = lanes(bits, 8, features)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -76,6 +81,9 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         q_n, g_n, stats_n, add_e, kvec_e, vvec_e = a.q_n, a.g_out_n, a.stats_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
+        kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
+        vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
         need_dk, need_dv, keys = a.dk != 0, a.dv != 0, a.rows
         weights = scratch
@@ -84,6 +92,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         capped = deltas + (CHUNK + 8) * one
         skip = has_add or has_drop
         indptr = a.indptr + b * a.indptr_b
+        kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
+        u_b, gm_b = a.kquery + b * a.kquery_b, a.g_mixed + b * a.g_mixed_b
         q_b, g_b, stats_b = a.q + b * a.q_b, a.g_out + b * a.g_out_b, a.stats + b * a.stats_b
         lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
         last_pair = peek_int64(indptr + 8 * hi)
@@ -118,6 +128,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                     vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
                     add_h = a.add + b * a.add_b + h * a.add_h
                     att_h = a.att + h * a.att_h
+                    kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
+                    u_h, gm_h = u_b + h * a.kquery_h, gm_b + h * a.g_mixed_h
                     for t in range(n):
                         p = chunk + t
                         i = peek_int32(col + 4 * p)
@@ -132,20 +144,33 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 continue
                         kvec, vvec = 0, 0
                         if has_kvec:
-                            kvec = kvec_h + e * kvec_e
+                            kvec = kvec_h + vector_row(kcode, e) * kvec_e
                         if has_vvec:
-                            vvec = vvec_h + e * vvec_e
+                            vvec = vvec_h + vector_row(vcode, e) * vvec_e
                         if form == DOT:
-                            s = dot(like_q, q_h + i * q_n, k_j, kvec, score_size) * scale
+                            s = dot(like_q, q_h + i * q_n, k_j, kvec, score_size)
+                            if features:
+                                s = s + dot(like_f, u_h + i * a.kquery_n, kfeat + e * kfeat_e, 0, kfeat_size)
+                            s = s * scale
                             if cap > 0:
                                 s = cap * real(like_e, np.tanh(s / cap))
                                 poke(like_e, capped + t * one, s)
+                        elif features:
+                            q_i, f_e = q_h + i * q_n, kfeat + e * kfeat_e
+                            s = summed_projected(
+                                like_q, q_i, k_j, kvec, f_e, kweight_h, kweight_f, kfeat_size, att_h, slope, score_size
+                            )
+                            s = s * scale
                         else:
                             s = summed(like_q, q_h + i * q_n, k_j, kvec, att_h, slope, score_size) * scale
                         stats = stats_h + i * stats_n
                         poke(like_e, weights + t * one, s + shift - peek(like_e, stats))
                         if need_dk:
-                            poke(like_e, slopes + t * one, dot(like_v, g_h + i * g_n, v_j, vvec, value_size))
+                            gv = dot(like_v, g_h + i * g_n, v_j, vvec, value_size)
+                            if features:
+                                if a.g_mixed != 0:
+                                    gv = gv + dot(like_f, gm_h + i * a.g_mixed_n, vfeat + e * vfeat_e, 0, vfeat_size)
+                            poke(like_e, slopes + t * one, gv)
                             poke(like_e, deltas + t * one, peek(like_e, stats + one))
                     store(weights + n * one, splat(like_e, nothing), 8)
                     for t in range(0, n, 8):
@@ -186,7 +211,10 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     z = x + k_c
                                     if has_kvec:
                                         e = peek_int32(edge + 4 * (chunk + t))
-                                        z = z + load(like_q, kvec_h + e * kvec_e + at, left)
+                                        z = z + load(like_q, kvec_h + vector_row(kcode, e) * kvec_e + at, left)
+                                    if features:
+                                        f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
+                                        z = z + projected(like_q, f_e, kweight_h + at, kweight_f, kfeat_size, left)
                                     acc = fma(splat(like_q, ds), leaky_gain(z, slope), acc)
                             if form != DOT:
                                 acc = acc * load(like_q, att_h + at, left)

@@ -19,21 +19,27 @@ from unified_attn._compiling import kernel
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DKVEC_HEAD,
+    DKWEIGHT_HEAD,
     DOT,
     DVVEC_HEAD,
     HEAD_FIELDS,
     HEAD_STEP,
-    K_HEAD,
     KVEC_HEAD,
+    KWEIGHT_HEAD,
+    K_HEAD,
     STAMP,
-    V_HEAD,
     VVEC_HEAD,
+    V_HEAD,
+    add_projected,
     add_scaled,
     block_start,
     dot,
     kept,
+    projected,
     summed,
+    summed_projected,
     touch,
+    vector_row,
 )
 from unified_attn.kernels.lanes import (
     MANY,
@@ -58,7 +64,7 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch, first_b, last_b, first_h, last_h, block, blocks)``.
 
     ``scratch`` is the address of 3 (CHUNK + 8) floats.
@@ -71,6 +77,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
+        like_f = lanes(bits, 8, features)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -81,19 +88,27 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
+        kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
+        vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
         need_dq, need_dadd, need_dkvec = a.dq != 0, a.dadd != 0, a.dkvec != 0
         need_dvvec, need_datt = a.dvvec != 0, a.datt != 0
+        need_dkfeat, need_dkquery, need_dkweight = a.dkfeat != 0, a.dkquery != 0, a.dkweight != 0
+        need_dvfeat = a.dvfeat != 0
+        need_projected = need_dkweight or (need_dkfeat and form != DOT)
         keys, dadd_e, dkvec_e, dvvec_e = a.keys, a.dadd_e, a.dkvec_e, a.dvvec_e
         weights = scratch
         slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
         capped = slopes + (CHUNK + 8) * one
         skip = has_add
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
+        wanted = wanted or need_dkfeat or need_dkquery or need_dkweight or need_dvfeat
         ahead = a.ahead if wanted else 0
         for b in range(first_b, last_b):
             indptr = a.indptr + b * a.indptr_b
             k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+            kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
             first_table = heads + first_h * (8 * HEAD_FIELDS)
             k_ahead, v_ahead = k_b + peek_int64(first_table + 8 * K_HEAD), v_b + peek_int64(first_table + 8 * V_HEAD)
             lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
@@ -103,11 +118,20 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                 q_i = a.q + b * a.q_b + i * a.q_n
                 dq_i = a.dq + b * a.dq_b + i * a.dq_n
                 g_i = a.g_out + b * a.g_out_b + i * a.g_out_n
+                u_i = a.kquery + b * a.kquery_b + i * a.kquery_n
+                du_i = a.dkquery + b * a.dkquery_b + i * a.dkquery_n
+                gm_i = a.g_mixed + b * a.g_mixed_b + i * a.g_mixed_n
                 if need_dq:
                     for h in range(first_h, last_h):
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q)
                             store(dq_i + h * a.dq_h + at * one, zero(like_q), score_size - at)
+                if features:
+                    if need_dkquery:
+                        for h in range(first_h, last_h):
+                            for c in range(block_count(like_f, kfeat_size)):
+                                at = c * block_width(like_f)
+                                store(du_i + h * a.dkquery_h + at * one, zero(like_f), kfeat_size - at)
                 if begin == end:
                     continue
                 if ahead > 0:
@@ -119,6 +143,10 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                 for h in range(first_h, last_h):
                     out_h = a.out + b * a.out_b + i * a.out_n + h * a.out_h
                     delta = dot(like_v, g_i + h * a.g_out_h, out_h, 0, value_size)
+                    if features:
+                        if a.g_mixed != 0:
+                            mixed_h = a.mixed + b * a.mixed_b + i * a.mixed_n + h * a.mixed_h
+                            delta = delta + dot(like_f, gm_i + h * a.g_mixed_h, mixed_h, 0, vfeat_size)
                     if a.g_lse != 0:
                         delta = delta - peek(like_e, a.g_lse + b * a.g_lse_b + h * a.g_lse_h + i * a.g_lse_n)
                     lse = peek(like_e, a.lse + b * a.lse_b + h * a.lse_h + i * a.lse_n)
@@ -141,6 +169,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
                         add_h = a.add + b * a.add_b + h * a.add_h
                         att_h = a.att + h * a.att_h
+                        kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
+                        u_h, gm_h = u_i + h * a.kquery_h, gm_i + h * a.g_mixed_h
                         for t in range(n):
                             p = chunk + t
                             j = peek_int32(col + 4 * p)
@@ -154,18 +184,32 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     continue
                             kvec, vvec = 0, 0
                             if has_kvec:
-                                kvec = kvec_h + e * kvec_e
+                                kvec = kvec_h + vector_row(kcode, e) * kvec_e
                             if has_vvec:
-                                vvec = vvec_h + e * vvec_e
+                                vvec = vvec_h + vector_row(vcode, e) * vvec_e
                             if form == DOT:
-                                s = dot(like_q, q_h, k_h + j * k_n, kvec, score_size) * scale
+                                s = dot(like_q, q_h, k_h + j * k_n, kvec, score_size)
+                                if features:
+                                    s = s + dot(like_f, u_h, kfeat + e * kfeat_e, 0, kfeat_size)
+                                s = s * scale
                                 if cap > 0:
                                     s = cap * real(like_e, np.tanh(s / cap))
                                     poke(like_e, capped + t * one, s)
+                            elif features:
+                                k_j, f_e = k_h + j * k_n, kfeat + e * kfeat_e
+                                s = summed_projected(
+                                    like_q, q_h, k_j, kvec, f_e, kweight_h, kweight_f, kfeat_size, att_h, slope,
+                                    score_size,
+                                )  # fmt: skip
+                                s = s * scale
                             else:
                                 s = summed(like_q, q_h, k_h + j * k_n, kvec, att_h, slope, score_size) * scale
                             poke(like_e, weights + t * one, s + shift)
-                            poke(like_e, slopes + t * one, dot(like_v, g_h, v_h + j * v_n, vvec, value_size))
+                            gv = dot(like_v, g_h, v_h + j * v_n, vvec, value_size)
+                            if features:
+                                if a.g_mixed != 0:
+                                    gv = gv + dot(like_f, gm_h, vfeat + e * vfeat_e, 0, vfeat_size)
+                            poke(like_e, slopes + t * one, gv)
                         store(weights + n * one, splat(like_e, nothing), 8)
                         store(slopes + n * one, zero(like_e), 8)
                         for t in range(0, n, 8):
@@ -193,12 +237,19 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * dadd_e
                                 poke(like_e, to, peek(like_e, to) + peek(like_e, slopes + t * one))
                         if need_dvvec:
-                            dvvec_h = a.dvvec + peek_int64(table + 8 * DVVEC_HEAD)
+                            dvvec_h = a.dvvec + block * a.dvvec_b + peek_int64(table + 8 * DVVEC_HEAD)
                             for t in range(n):
                                 w = peek(like_e, weights + t * one)
                                 if w != 0:
-                                    to = dvvec_h + peek_int32(edge + 4 * (chunk + t)) * dvvec_e
-                                    add_scaled(like_v, to, w, g_h, value_size)
+                                    e = peek_int32(edge + 4 * (chunk + t))
+                                    add_scaled(like_v, dvvec_h + vector_row(vcode, e) * dvvec_e, w, g_h, value_size)
+                        if features:
+                            if need_dvfeat and a.g_mixed != 0:
+                                for t in range(n):
+                                    w = peek(like_e, weights + t * one)
+                                    if w != 0:
+                                        to = a.dvfeat + peek_int32(edge + 4 * (chunk + t)) * a.dvfeat_e
+                                        add_scaled(like_f, to, w, gm_h, vfeat_size)
                         # From here on slopes hold the gradient of the form before scale and cap.
                         for t in range(n):
                             ds = peek(like_e, slopes + t * one) * scale
@@ -206,9 +257,30 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 ratio = peek(like_e, capped + t * one) / cap
                                 ds = ds * (real(like_e, 1.0) - ratio * ratio)
                             poke(like_e, slopes + t * one, ds)
-                        if not need_dq and not need_dkvec and not need_datt:
+                        if features:
+                            if form == DOT:
+                                if need_dkfeat:
+                                    for t in range(n):
+                                        ds = peek(like_e, slopes + t * one)
+                                        if ds != 0:
+                                            to = a.dkfeat + peek_int32(edge + 4 * (chunk + t)) * a.dkfeat_e
+                                            add_scaled(like_f, to, ds, u_h, kfeat_size)
+                                if need_dkquery:
+                                    for c in range(block_count(like_f, kfeat_size)):
+                                        at = c * block_width(like_f) * one
+                                        left = kfeat_size - c * block_width(like_f)
+                                        acc_u = zero(like_f)
+                                        for t in range(n):
+                                            ds = peek(like_e, slopes + t * one)
+                                            if skip and ds == 0:
+                                                continue
+                                            f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
+                                            acc_u = fma(splat(like_f, ds), load(like_f, f_e + at, left), acc_u)
+                                        to = du_i + h * a.dkquery_h + at
+                                        store(to, load(like_f, to, left) + acc_u, left)
+                        if not need_dq and not need_dkvec and not need_datt and not need_projected:
                             continue
-                        dkvec_h = a.dkvec + peek_int64(table + 8 * DKVEC_HEAD)
+                        dkvec_h = a.dkvec + block * a.dkvec_b + peek_int64(table + 8 * DKVEC_HEAD)
                         datt_h = a.datt + block * a.datt_b + h * a.datt_h
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q) * one
@@ -226,20 +298,36 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                 y = load(like_q, k_h + j * k_n + at, left)
                                 if has_kvec:
                                     e = peek_int32(edge + 4 * (chunk + t))
-                                    y = y + load(like_q, kvec_h + e * kvec_e + at, left)
+                                    y = y + load(like_q, kvec_h + vector_row(kcode, e) * kvec_e + at, left)
                                 if form == DOT:
                                     acc = fma(splat(like_q, ds), y, acc)
                                     grad = splat(like_q, ds) * q_c
                                 else:
                                     z = q_c + y
+                                    if features:
+                                        f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
+                                        z = z + projected(like_q, f_e, kweight_h + at, kweight_f, kfeat_size, left)
                                     grad = splat(like_q, ds) * leaky_gain(z, slope)
                                     acc = acc + grad
                                     acc_att = fma(splat(like_q, ds), leaky(z, slope), acc_att)
                                     grad = grad * att_c
                                 if need_dkvec:
                                     e = peek_int32(edge + 4 * (chunk + t))
-                                    to = dkvec_h + e * dkvec_e + at
+                                    to = dkvec_h + vector_row(kcode, e) * dkvec_e + at
                                     store(to, load(like_q, to, left) + grad, left)
+                                if features:
+                                    if need_projected:
+                                        e = peek_int32(edge + 4 * (chunk + t))
+                                        f_e, df_e, dw_h = kfeat + e * kfeat_e, 0, 0
+                                        if need_dkfeat:
+                                            df_e = a.dkfeat + e * a.dkfeat_e
+                                        if need_dkweight:
+                                            dw_h = a.dkweight + block * a.dkweight_b + at
+                                            dw_h = dw_h + peek_int64(table + 8 * DKWEIGHT_HEAD)
+                                        add_projected(
+                                            like_q, grad, f_e, kweight_h + at, df_e, dw_h, kweight_f, a.dkweight_f,
+                                            kfeat_size, left,
+                                        )  # fmt: skip
                             if need_dq:
                                 if form != DOT:
                                     acc = acc * att_c

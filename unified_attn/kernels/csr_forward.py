@@ -15,16 +15,19 @@ from unified_attn.kernels.csr_pair import (
     DOT,
     HEAD_FIELDS,
     HEAD_STEP,
-    K_HEAD,
     KVEC_HEAD,
+    KWEIGHT_HEAD,
+    K_HEAD,
     STAMP,
-    V_HEAD,
     VVEC_HEAD,
+    V_HEAD,
     block_start,
     dot,
     kept,
     summed,
+    summed_projected,
     touch,
+    vector_row,
 )
 from unified_attn.kernels.lanes import (
     MANY,
@@ -48,7 +51,7 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)`` for one form, float type and pair of layouts.
 
     ``scratch`` is the address of CHUNK + 8 floats and 2 Hq more.
@@ -61,6 +64,7 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
+        like_f = lanes(bits, 8, features)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -71,11 +75,15 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
+        kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
+        vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
         keys = a.keys
         state = scratch + (CHUNK + 8) * one  # per head: maximum and sum so far
         indptr = a.indptr + b * a.indptr_b
         k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
+        kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
         first_table = heads + first_h * (8 * HEAD_FIELDS)
         k_ahead, v_ahead = k_b + peek_int64(first_table + 8 * K_HEAD), v_b + peek_int64(first_table + 8 * V_HEAD)
         lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
@@ -85,12 +93,18 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
             q_i = a.q + b * a.q_b + i * a.q_n
             out_i = a.out + b * a.out_b + i * a.out_n
             lse_i = a.lse + b * a.lse_b + i * a.lse_n
+            mixed_i = a.mixed + b * a.mixed_b + i * a.mixed_n
+            u_i = a.kquery + b * a.kquery_b + i * a.kquery_n
             if begin == end:
                 for h in range(first_h, last_h):
                     poke(like_e, lse_i + h * a.lse_h, nothing)
                     for c in range(block_count(like_v, value_size)):
                         at = c * block_width(like_v)
                         store(out_i + h * a.out_h + at * one, zero(like_v), value_size - at)
+                    if features:
+                        for c in range(block_count(like_f, vfeat_size)):
+                            at = c * block_width(like_f)
+                            store(mixed_i + h * a.mixed_h + at * one, zero(like_f), vfeat_size - at)
                 continue
             if a.ahead > 0:
                 for p in range(min(begin + a.ahead, last_pair), min(end + a.ahead, last_pair)):
@@ -109,14 +123,15 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                     vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
                     add_h = a.add + b * a.add_b + h * a.add_h
                     att_h = a.att + h * a.att_h
+                    kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
                     # Scores. A hidden pair is left before its key is read.
                     top = nothing
                     for t in range(n):
                         p = chunk + t
                         j = peek_int32(col + 4 * p)
-                        extra = 0
+                        extra, f_e = 0, 0
                         shift = real(like_e, 0.0)
-                        if has_add or has_kvec:
+                        if has_add or has_kvec or has_kfeat:
                             e = peek_int32(edge + 4 * p)
                             if has_add:
                                 shift = peek(like_e, add_h + e * add_e)
@@ -124,11 +139,21 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     poke(like_e, scratch + t * one, nothing)
                                     continue
                             if has_kvec:
-                                extra = kvec_h + e * kvec_e
+                                extra = kvec_h + vector_row(kcode, e) * kvec_e
+                            f_e = kfeat + e * kfeat_e
                         if form == DOT:
-                            s = dot(like_q, q_h, k_h + j * k_n, extra, score_size) * scale
+                            s = dot(like_q, q_h, k_h + j * k_n, extra, score_size)
+                            if features:
+                                s = s + dot(like_f, u_i + h * a.kquery_h, f_e, 0, kfeat_size)
+                            s = s * scale
                             if cap > 0:
                                 s = cap * real(like_e, np.tanh(s / cap))
+                        elif features:
+                            k_j = k_h + j * k_n
+                            s = summed_projected(
+                                like_q, q_h, k_j, extra, f_e, kweight_h, kweight_f, kfeat_size, att_h, slope, score_size
+                            )
+                            s = s * scale
                         else:
                             s = summed(like_q, q_h, k_h + j * k_n, extra, att_h, slope, score_size) * scale
                         s = s + shift
@@ -180,9 +205,8 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
                                 e = peek_int32(edge + 4 * (chunk + t))
-                                x = load(like_v, v_h + j * v_n + at, left) + load(
-                                    like_v, vvec_h + e * vvec_e + at, left
-                                )
+                                x = load(like_v, v_h + j * v_n + at, left)
+                                x = x + load(like_v, vvec_h + vector_row(vcode, e) * vvec_e + at, left)
                                 acc = fma(splat(like_v, w), x, acc)
                         elif skip:
                             for t in range(n):
@@ -200,6 +224,21 @@ def make(form: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: 
                         if not first:
                             acc = fma(splat(like_v, fade), load(like_v, target, left), acc)
                         store(target, acc * splat(like_v, norm), left)
+                    if features:
+                        for c in range(block_count(like_f, vfeat_size)):
+                            at = c * block_width(like_f) * one
+                            left = vfeat_size - c * block_width(like_f)
+                            acc = zero(like_f)
+                            for t in range(n):
+                                w = peek(like_e, scratch + t * one)
+                                if skip and w == 0:
+                                    continue
+                                e = peek_int32(edge + 4 * (chunk + t))
+                                acc = fma(splat(like_f, w), load(like_f, vfeat + e * vfeat_e + at, left), acc)
+                            target = mixed_i + h * a.mixed_h + at
+                            if not first:
+                                acc = fma(splat(like_f, fade), load(like_f, target, left), acc)
+                            store(target, acc * splat(like_f, norm), left)
                     if last:
                         lse = nothing
                         if mass != 0:

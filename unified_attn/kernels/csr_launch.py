@@ -12,9 +12,10 @@ from torch import Tensor
 
 from unified_attn.dropout import DRAW_BITS, threshold
 from unified_attn.kernels import threads
-from unified_attn.kernels.csr_args import CHUNK
+from unified_attn.kernels.csr_args import CHUNK, HEADS
 
 _BLOCK_WORK = 2**20  # floats read per task: near a millisecond, far more than handing a task over takes
+_PARTIAL_FLOATS = 2**22  # at most for the partial sums of tables and weights, unless one sum alone is larger
 _INLINE_WORK = 2**17  # problems up to here run in the calling thread
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
 _AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
@@ -78,7 +79,17 @@ def lanes(size: int, bits: int) -> tuple[int, int]:
     return (16, TAIL) if bits == 32 and size > 8 else (8, TAIL)
 
 
-def find_kernel(which: str, form: int, query: Tensor, value: Tensor) -> Callable[..., None]:
+def feature_lanes(features: list[Tensor | None]) -> int:
+    """The kind of the 8 floats wide vectors for features of edges, or 0: they are compiled into a kernel if need be."""
+    from unified_attn.kernels.lanes import MANY, TAIL
+
+    sizes = [x.size(-1) for x in features if x is not None]
+    if not sizes:
+        return 0
+    return TAIL if any(size % 8 for size in sizes) else MANY
+
+
+def find_kernel(which: str, form: int, features: int, query: Tensor, value: Tensor) -> Callable[..., None]:
     """A compiled kernel, by module name."""
     from unified_attn.kernels import csr_backward_columns, csr_backward_rows, csr_forward
 
@@ -86,18 +97,23 @@ def find_kernel(which: str, form: int, query: Tensor, value: Tensor) -> Callable
     bits = 8 * query.element_size()
     with _compiling:
         kernel: Callable[..., None] = module.make(
-            form, bits, *lanes(query.size(-1), bits), *lanes(value.size(-1), bits)
+            form, features, bits, *lanes(query.size(-1), bits), *lanes(value.size(-1), bits)
         )
     return kernel
 
 
-def head_table(heads: int, parts: list[Tensor | None], dims: list[int]) -> np.ndarray[Any, Any]:
-    """``[Hq, 8]``: byte offsets of each query head's own head in grouped operands; absent ones have offset 0."""
-    table = np.zeros((heads, len(parts)), dtype=np.int64)
-    for field, (part, dim) in enumerate(zip(parts, dims, strict=True)):
+def head_table(heads: int, parts: dict[str, tuple[Tensor | None, int]]) -> np.ndarray[Any, Any]:
+    """``[Hq, len(HEADS)]``: byte offsets of each query head's own head in grouped operands; of absent ones 0.
+
+    Args:
+        heads: Hq.
+        parts: By name, the operand and its dimension of heads.
+    """
+    table = np.zeros((heads, len(HEADS)), dtype=np.int64)
+    for name, (part, dim) in parts.items():
         if part is not None and part.numel() > 0:
             group = heads // part.size(dim)
-            table[:, field] = np.arange(heads) // group * (part.stride(dim) * part.element_size())
+            table[:, HEADS.index(name)] = np.arange(heads) // group * (part.stride(dim) * part.element_size())
     return table
 
 
@@ -134,6 +150,14 @@ def look_ahead(parts: dict[str, int]) -> dict[str, int]:
     return {**parts, "ahead": min(max(_AHEAD_BYTES // (64 * lines), 2), 64) if lines else 0}
 
 
+def prefetched(key: Tensor, value: Tensor, ranges: int) -> dict[str, int]:
+    """The record's entries for prefetching what a pair brings; what is one tensor is asked for once."""
+    parts = {**prefetch("k", key, ranges), **prefetch("v", value, ranges)}
+    if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
+        parts["v_parts"] = 0
+    return look_ahead(parts)
+
+
 def score_options(
     scale: float, cap: float, slope: float, dropout_p: float, seed: Tensor | None, pair_counter: bool
 ) -> dict[str, int | float]:
@@ -145,6 +169,11 @@ def score_options(
         entries["drop_gain"] = 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
         entries["seed"] = int(seed.reshape(()).item())
     return entries
+
+
+def fewer_blocks(blocks: int, tables: list[Tensor]) -> int:
+    """As many as there may be if each keeps partial sums like these tables, from the data alone too."""
+    return min(blocks, max(1, _PARTIAL_FLOATS // max(sum(table.numel() for table in tables), 1)))
 
 
 def num_blocks(pairs: int, nodes: int, pair_size: int) -> int:

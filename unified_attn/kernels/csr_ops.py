@@ -7,7 +7,7 @@ so that results are equal bit for bit in every run and for any number of threads
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -19,339 +19,369 @@ from unified_attn.kernels.csr_launch import (
     dense_last,
     dense_last_or_none,
     empty_nodes,
+    feature_lanes,
+    fewer_blocks,
     find_kernel,
     head_ranges,
     head_table,
     listed,
-    look_ahead,
     num_blocks,
-    prefetch,
+    prefetched,
     run_tasks,
     score_options,
     zeros_add,
 )
 
 
-def _check_rows(query: Tensor, key: Tensor, indptr: Tensor, t_indptr: Tensor, others: list[Tensor]) -> None:
-    batch, nodes, keys = query.size(0), query.size(2), key.size(2)
-    for name, pointers, size in (("indptr", indptr, nodes), ("t_indptr", t_indptr, keys)):
+class _Call(NamedTuple):
+    """The inputs of both operators, in this order; first those that get gradients. See ``csr_attention``.
+
+    Args:
+        key_query: ``[B, Hq, Nq, F]``, with the dot form: what each query scores the key features with.
+        key_weight: ``[Hk, F, W]``, with the sum form: what projects them.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    add: Tensor | None
+    key_vectors: Tensor | None
+    value_vectors: Tensor | None
+    key_features: Tensor | None
+    key_query: Tensor | None
+    key_weight: Tensor | None
+    value_features: Tensor | None
+    att: Tensor | None
+    key_code: Tensor | None
+    value_code: Tensor | None
+    indptr: Tensor
+    col: Tensor
+    edge: Tensor
+    t_indptr: Tensor
+    t_row: Tensor
+    t_edge: Tensor
+    seed: Tensor | None
+    scale: float
+    cap: float
+    slope: float
+    dropout_p: float
+    pair_counter: bool
+
+    @property
+    def form(self) -> int:
+        return int(self.att is not None)
+
+    @property
+    def feature_lanes(self) -> int:
+        return feature_lanes([self.key_features, self.value_features])
+
+    @property
+    def pairs(self) -> int:
+        """Pairs a batch item."""
+        return self.col.size(0) // max(self.indptr.size(0), 1)
+
+    @property
+    def pair_size(self) -> int:
+        """Floats that a head reads for one pair."""
+        sizes = [x.size(-1) for x in (self.key_features, self.value_features) if x is not None]
+        return self.query.size(-1) + self.value.size(-1) + sum(sizes)
+
+    def readable(self) -> _Call:
+        """The same as kernels read it: features next to each other, indices dense."""
+        floats = {name: dense_last_or_none(getattr(self, name)) for name in _GRADIENTS if name != "add"}
+        whole = {name: x.contiguous() for name in _INDICES if (x := getattr(self, name)) is not None}
+        return self._replace(**floats, **whole)
+
+    def record(self) -> dict[str, int | float]:
+        """The record's entries for all of it but the rows."""
+        sizes = {"kfeat_size": self.key_features, "vfeat_size": self.value_features}
+        return {
+            **strided("q", self.query),
+            **strided("k", self.key),
+            **strided("v", self.value),
+            **strided("add", self.add, broadcast=True),
+            **strided("kvec", self.key_vectors),
+            **strided("vvec", self.value_vectors),
+            **strided("kcode", self.key_code, broadcast=True),
+            **strided("vcode", self.value_code, broadcast=True),
+            **strided("kfeat", self.key_features),
+            **strided("kquery", self.key_query),
+            **strided("kweight", self.key_weight),
+            **strided("vfeat", self.value_features),
+            **strided("att", self.att),
+            **score_options(self.scale, self.cap, self.slope, self.dropout_p, self.seed, self.pair_counter),
+            **{name: 0 if x is None else x.size(1) for name, x in sizes.items()},
+            "num_heads": self.query.size(1),
+            "keys": self.key.size(2),
+            "score_size": self.query.size(3),
+            "value_size": self.value.size(3),
+        }
+
+    def heads(self) -> dict[str, tuple[Tensor | None, int]]:
+        """Operands whose heads query heads share, with the dimension of heads."""
+        return {
+            "k": (self.key, 1),
+            "v": (self.value, 1),
+            "kvec": (self.key_vectors, 1),
+            "vvec": (self.value_vectors, 1),
+            "kweight": (self.key_weight, 0),
+        }
+
+
+_SCHEMA_TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool"}
+_SCHEMA = ", ".join(f"{_SCHEMA_TYPES[kind]} {name}" for name, kind in get_type_hints(_Call).items())
+_GRADIENTS = _Call._fields[: _Call._fields.index("att") + 1]
+_TENSORS = _Call._fields[: _Call._fields.index("seed") + 1]
+_INDICES = ("key_code", "value_code", "indptr", "col", "edge", "t_indptr", "t_row", "t_edge")
+
+
+def _check_rows(call: _Call) -> None:
+    batch, nodes, keys = call.query.size(0), call.query.size(2), call.key.size(2)
+    for name, pointers, size in (("indptr", call.indptr, nodes), ("t_indptr", call.t_indptr, keys)):
         if pointers.dim() != 2 or pointers.size(0) not in (1, batch) or pointers.size(1) != size + 1:
             raise ValueError(f"{name} must be [1 or {batch}, {size + 1}], got {tuple(pointers.shape)}")
         if pointers.dtype != torch.int64:
             raise TypeError(f"{name} must be int64, got {pointers.dtype}")
-    for name, other in zip(("col", "edge", "t_row", "t_edge"), others, strict=True):
+    for name in ("col", "edge", "t_row", "t_edge"):
+        other = getattr(call, name)
         if other.dtype != torch.int32:
             raise TypeError(f"{name} must be int32, got {other.dtype}")
-        if other.size(0) != others[0].size(0):
-            raise ValueError(f"col and {name} must have one length, got {others[0].size(0)} and {other.size(0)}")
+        if other.size(0) != call.col.size(0):
+            raise ValueError(f"col and {name} must have one length, got {call.col.size(0)} and {other.size(0)}")
+    for side, code, rows in (
+        ("key", call.key_code, call.key_vectors),
+        ("value", call.value_code, call.value_vectors),
+    ):
+        if code is None or rows is None or code.numel() == 0:
+            continue
+        if code.dtype != torch.int32:
+            raise TypeError(f"{side}_code must be int32, got {code.dtype}")
+        if int(code.min()) < 0 or int(code.max()) >= rows.size(0):
+            raise ValueError(f"{side}_code must lie in 0..{rows.size(0) - 1}: {side}_vectors has {rows.size(0)} rows")
 
 
-@torch.library.custom_op("unified_attn::csr_forward", mutates_args=(), device_types="cpu")
-def csr_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    indptr: Tensor,
-    col: Tensor,
-    edge: Tensor,
-    t_indptr: Tensor,
-    t_row: Tensor,
-    t_edge: Tensor,
-    add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
-    att: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    cap: float,
-    slope: float,
-    dropout_p: float,
-    pair_counter: bool,
-) -> tuple[Tensor, Tensor]:
-    """See ``csr_attention``; the transpose is there for the gradient alone."""
-    _check_rows(query, key, indptr, t_indptr, [col, edge, t_row, t_edge])
-    batch, heads, nodes, width = query.shape
-    size = value.size(-1)
-    out = empty_nodes(query, heads, size)
-    lse = query.new_empty(batch, heads, nodes)
-    if out.numel() == 0 and lse.numel() == 0:
-        return out, lse
-    if key.numel() == 0 and key.size(2) == 0:
-        return out.zero_(), lse.fill_(-torch.inf)
-    query, key, value = dense_last(query), dense_last(key), dense_last(value)
-    key_vectors, value_vectors, att = map(dense_last_or_none, (key_vectors, value_vectors, att))
-    indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
-    table = head_table(heads, [key, value, key_vectors, value_vectors] + [None] * 4, [1] * 8)
-    ranges = head_ranges(query, key, value)
-    parts = {**prefetch("k", key, len(ranges)), **prefetch("v", value, len(ranges))}
-    if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
-        parts["v_parts"] = 0
+def _results(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Space for out, lse and mixed; mixed is ``[0]`` without value features."""
+    batch, heads, nodes, _ = call.query.shape
+    features = call.value_features
+    return (
+        empty_nodes(call.query, heads, call.value.shape[3]),
+        call.query.new_empty(batch, heads, nodes),
+        call.query.new_empty(0) if features is None else empty_nodes(call.query, heads, features.shape[1]),
+    )
+
+
+@torch.library.custom_op(
+    "unified_attn::csr_forward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)",
+)
+def csr_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, lse and ``mixed [B, Hq, Nq, F]``, the sums of value features; the transpose is for the gradient alone."""
+    call = _Call(*inputs)
+    _check_rows(call)
+    out, lse, mixed = results = _results(call)
+    if all(x.numel() == 0 for x in results):
+        return results
+    if call.key.size(2) == 0:
+        return out.zero_(), lse.fill_(-torch.inf), mixed.zero_()
+    call = call.readable()
+    batch, heads, nodes, _ = call.query.shape
+    table = head_table(heads, call.heads())
+    ranges = head_ranges(call.query, call.key, call.value)
     args = record(
         {
-            **strided("q", query),
-            **strided("k", key),
-            **strided("v", value),
+            **call.record(),
             **strided("out", out),
             **strided("lse", lse),
-            **strided("add", add, broadcast=True),
-            **strided("kvec", key_vectors),
-            **strided("vvec", value_vectors),
-            **strided("att", att),
-            **score_options(scale, cap, slope, dropout_p, seed, pair_counter),
-            **look_ahead(parts),
-            **listed(indptr, col, edge),
+            **(strided("mixed", mixed) if call.value_features is not None else {}),
+            **prefetched(call.key, call.value, len(ranges)),
+            **listed(call.indptr, call.col, call.edge),
             "heads": table.ctypes.data,
-            "num_heads": heads,
-            "keys": key.size(2),
-            "score_size": width,
-            "value_size": size,
         }
     )
-    pair_size = heads // len(ranges) * (width + size)
-    pairs = col.size(0) // indptr.size(0)
-    blocks = num_blocks(pairs, nodes, pair_size)
+    blocks = num_blocks(call.pairs, nodes, heads // len(ranges) * call.pair_size)
     tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-    run_tasks(
-        find_kernel("forward", int(att is not None), query, value), args, tasks, batch * pairs * heads * (width + size)
-    )
-    return out, lse
+    kernel = find_kernel("forward", call.form, call.feature_lanes, call.query, call.value)
+    run_tasks(kernel, args, tasks, batch * call.pairs * heads * call.pair_size)
+    return results
 
 
 @csr_forward.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    indptr: Tensor,
-    col: Tensor,
-    edge: Tensor,
-    t_indptr: Tensor,
-    t_row: Tensor,
-    t_edge: Tensor,
-    add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
-    att: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    cap: float,
-    slope: float,
-    dropout_p: float,
-    pair_counter: bool,
-) -> tuple[Tensor, Tensor]:
-    batch, heads, nodes, _ = query.shape
-    return empty_nodes(query, heads, value.shape[3]), query.new_empty(batch, heads, nodes)
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _results(_Call(*inputs))
 
 
-@torch.library.custom_op("unified_attn::csr_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op(
+    "unified_attn::csr_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=(
+        f"(Tensor g_out, Tensor? g_lse, Tensor? g_mixed, Tensor out, Tensor lse, Tensor mixed, {_SCHEMA}, bool[] needs)"
+        f" -> ({', '.join(['Tensor'] * len(_GRADIENTS))})"
+    ),
+)
 def csr_backward(
     g_out: Tensor,
     g_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    g_mixed: Tensor | None,
     out: Tensor,
     lse: Tensor,
-    indptr: Tensor,
-    col: Tensor,
-    edge: Tensor,
-    t_indptr: Tensor,
-    t_row: Tensor,
-    t_edge: Tensor,
-    add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
-    att: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    cap: float,
-    slope: float,
-    dropout_p: float,
-    pair_counter: bool,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, add, key_vectors, value_vectors and att; empty where not needed."""
-    grads = _empty_grads(query, key, value, add, key_vectors, value_vectors, att, needs)
-    dq, dk, dv, dadd, dkvec, dvvec, datt = grads
-    batch, heads, nodes, width = query.shape
-    keys, size = key.size(2), value.size(-1)
-    for grad in (dadd, dkvec, dvvec):  # added to, and pairs that no row lists have gradient 0
-        grad.zero_()
+    mixed: Tensor,
+    *inputs: Any,
+) -> tuple[Tensor, ...]:
+    """Gradients of the first inputs of :class:`_Call`, up to att; empty where not needed."""
+    *rest, needs = inputs
+    call = _Call(*rest)
+    grads = _empty_grads(call, needs)
+    batch, heads, nodes, width = call.query.shape
+    keys = call.key.size(2)
     if batch == 0 or heads == 0 or nodes == 0 or keys == 0:
-        for grad in (dq, dk, dv, datt):
+        for grad in grads:
             grad.zero_()
         return grads
-    query, key, value, g_out, out = (
-        dense_last(query),
-        dense_last(key),
-        dense_last(value),
-        dense_last(g_out),
-        dense_last(out),
-    )
-    key_vectors, value_vectors, att = map(dense_last_or_none, (key_vectors, value_vectors, att))
-    form = int(att is not None)
-    indptr, col, edge = indptr.contiguous(), col.contiguous(), edge.contiguous()
-    t_indptr, t_row, t_edge = t_indptr.contiguous(), t_row.contiguous(), t_edge.contiguous()
-    ranges = head_ranges(query, key, value)
+    call = call.readable()
+    need = dict(zip(_GRADIENTS, needs, strict=True))
+    grad = {name: x if need[name] else None for name, x in zip(_GRADIENTS, grads, strict=True)}
+    for name in ("add", "key_vectors", "value_vectors", "key_features", "value_features"):
+        if grad[name] is not None:
+            grad[name].zero_()  # added to, and pairs that no row lists have gradient 0
+    ranges = head_ranges(call.query, call.key, call.value)
     if len(ranges) == 1:  # a query's statistics lie as its heads do
-        stats = query.new_empty(batch, nodes, heads, 2).transpose(1, 2)
+        stats = call.query.new_empty(batch, nodes, heads, 2).transpose(1, 2)
     else:
-        stats = query.new_empty(batch, heads, nodes, 2)
-    pair_size = heads // len(ranges) * (width + size)
-    pairs = col.size(0) // indptr.size(0)
-    blocks = num_blocks(pairs, nodes, pair_size)
-    partial_datt = query.new_zeros(blocks if needs[6] else 0, heads, width)
-    table = head_table(
-        heads,
-        [
-            key, value, key_vectors, value_vectors,
-            dk if needs[1] else None, dv if needs[2] else None,
-            dkvec if needs[4] else None, dvvec if needs[5] else None,
-        ],
-        [1] * 8,
-    )  # fmt: skip
-    shared: dict[str, int | float] = {
-        **strided("q", query),
-        **strided("k", key),
-        **strided("v", value),
+        stats = call.query.new_empty(batch, heads, nodes, 2)
+    pair_size = heads // len(ranges) * call.pair_size
+    blocks = num_blocks(call.pairs, nodes, pair_size)
+
+    # What many pairs share gets a partial sum a block of rows.
+    coded = {"key_vectors": call.key_code is not None, "value_vectors": call.value_code is not None}
+    shared = [n for n in ("key_vectors", "value_vectors", "key_weight", "att") if need[n] and coded.get(n, True)]
+    blocks = fewer_blocks(blocks, [grad[name] for name in shared])
+    partial = {name: call.query.new_zeros(blocks, *grad[name].shape) for name in shared}
+    for name in ("key_vectors", "value_vectors"):
+        if need[name] and not coded[name]:
+            partial[name] = grad[name][None]
+
+    heads_of = {
+        **call.heads(),
+        "dk": (grad["key"], 1),
+        "dv": (grad["value"], 1),
+        "dkvec": (partial.get("key_vectors"), 2),
+        "dvvec": (partial.get("value_vectors"), 2),
+        "dkweight": (partial.get("key_weight"), 1),
+    }
+    table = head_table(heads, heads_of)
+    g_out, out = dense_last(g_out), dense_last(out)
+    g_mixed, mixed = dense_last_or_none(g_mixed), dense_last(mixed)
+    both: dict[str, int | float] = {
+        **call.record(),
         **strided("out", out),
         **strided("lse", lse),
         **strided("g_out", g_out),
         **strided("g_lse", g_lse),
+        **(strided("mixed", mixed) if g_mixed is not None else {}),
+        **strided("g_mixed", g_mixed),
         **strided("stats", stats),
-        **strided("add", add, broadcast=True),
-        **strided("kvec", key_vectors),
-        **strided("vvec", value_vectors),
-        **strided("att", att),
-        **score_options(scale, cap, slope, dropout_p, seed, pair_counter),
         "heads": table.ctypes.data,
-        "num_heads": heads,
-        "keys": keys,
-        "score_size": width,
-        "value_size": size,
     }
+    work = batch * call.pairs * heads * call.pair_size
 
-    # Where heads share one number of add's gradient, one task has to add them up.
-    row_ranges = [(0, heads)] if needs[3] and add is not None and add.size(1) < heads else ranges
-    parts = {**prefetch("k", key, len(row_ranges)), **prefetch("v", value, len(row_ranges))}
-    if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
-        parts["v_parts"] = 0
+    row_ranges = [(0, heads)] if _heads_share(call, need) else ranges
     by_rows = record(
         {
-            **shared,
-            **(strided("dq", dq) if needs[0] else {}),
-            **(strided("dadd", dadd, broadcast=True) if needs[3] else {}),
-            **(strided("dkvec", dkvec) if needs[4] else {}),
-            **(strided("dvvec", dvvec) if needs[5] else {}),
-            **(strided("datt", partial_datt) if needs[6] else {}),
-            **look_ahead(parts),
-            **listed(indptr, col, edge),
+            **both,
+            **strided("dq", grad["query"]),
+            **strided("dadd", grad["add"], broadcast=True),
+            **strided("dkvec", partial.get("key_vectors"), broadcast=True),
+            **strided("dvvec", partial.get("value_vectors"), broadcast=True),
+            **strided("dkfeat", grad["key_features"]),
+            **strided("dkquery", grad["key_query"]),
+            **strided("dkweight", partial.get("key_weight")),
+            **strided("dvfeat", grad["value_features"]),
+            **strided("datt", partial.get("att")),
+            **prefetched(call.key, call.value, len(row_ranges)),
+            **listed(call.indptr, call.col, call.edge),
         }
     )
-    kernel = find_kernel("rows", form, query, value)
-    work = batch * pairs * heads * (width + size)
-    if not (needs[3] or needs[4] or needs[5] or needs[6]):
+    kernel = find_kernel("rows", call.form, call.feature_lanes, call.query, call.value)
+    if not any(need[name] for name in _GRADIENTS[3:] if name != "key_query"):
         groups = [[(b, b + 1) for b in range(batch)]]
-    elif indptr.size(0) == 1:
+    elif call.indptr.size(0) == 1:
         groups = [[(0, batch)]]  # what belongs to a pair is added up over the batch
     else:
         groups = [[(b, b + 1)] for b in range(batch)]  # one number may lie in different rows: one after another
     for group in groups:
         tasks = [(*b, *some, block, blocks) for b in group for some in row_ranges for block in range(blocks)]
         run_tasks(kernel, by_rows, tasks, work)
-    if needs[6]:
-        # numpy adds the partial sums in order, on one thread.
-        np.add.reduce(partial_datt.numpy(), axis=0, out=datt.numpy())
+    for name in shared:
+        np.add.reduce(partial[name].numpy(), axis=0, out=grad[name].numpy())  # in order, on one thread
 
-    if needs[1] or needs[2]:
+    if need["key"] or need["value"]:
         by_columns = record(
             {
-                **shared,
-                **(strided("dk", dk) if needs[1] else {}),
-                **(strided("dv", dv) if needs[2] else {}),
-                **look_ahead({**prefetch("k", query, len(ranges)), **prefetch("v", g_out, len(ranges))}),
-                **listed(t_indptr, t_row, t_edge),
+                **both,
+                **strided("dk", grad["key"]),
+                **strided("dv", grad["value"]),
+                **prefetched(call.query, g_out, len(ranges)),
+                **listed(call.t_indptr, call.t_row, call.t_edge),
             }
         )
-        blocks = num_blocks(pairs, keys, pair_size)
-        columns = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-        run_tasks(find_kernel("columns", form, query, value), by_columns, columns, work)
+        blocks = num_blocks(call.pairs, keys, pair_size)
+        tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
+        run_tasks(find_kernel("columns", call.form, call.feature_lanes, call.query, call.value), by_columns, tasks, work)
     return grads
 
 
-def _empty_grads(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
-    att: Tensor | None,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _heads_share(call: _Call, need: dict[str, bool]) -> bool:
+    """Whether heads of different tasks would add to one number of a gradient: then one task has to take them all."""
+    fewer = {
+        "add": call.add is not None and call.add.size(1) < call.query.size(1),
+        "key_vectors": call.key_vectors is not None and call.key_vectors.size(1) < call.key.size(1),
+        "value_vectors": call.value_vectors is not None and call.value_vectors.size(1) < call.value.size(1),
+        "key_features": True,
+        "value_features": True,
+    }
+    return any(need[name] and share for name, share in fewer.items())
+
+
+def _empty_grads(call: _Call, needs: list[bool]) -> tuple[Tensor, ...]:
     """Space for each gradient, laid out as its operand; ``[0]`` where none is needed."""
-    nodes = [
-        empty_nodes(operand, operand.shape[1], operand.shape[3]) if need else query.new_empty(0)
-        for operand, need in zip((query, key, value), needs[:3], strict=True)
-    ]
-    dadd = zeros_add(add) if add is not None and needs[3] else query.new_empty(0)
-    others = [
-        operand.new_empty(operand.shape) if operand is not None and need else query.new_empty(0)
-        for operand, need in zip((key_vectors, value_vectors, att), needs[4:], strict=True)
-    ]
-    return nodes[0], nodes[1], nodes[2], dadd, others[0], others[1], others[2]
+
+    def empty(name: str, need: bool) -> Tensor:
+        operand = getattr(call, name)
+        if operand is None or not need:
+            return call.query.new_empty(0)
+        if name in ("query", "key", "value", "key_query"):
+            return empty_nodes(operand, operand.shape[1], operand.shape[3])
+        return zeros_add(operand) if name == "add" else operand.new_empty(operand.shape)
+
+    return tuple(empty(name, need) for name, need in zip(_GRADIENTS, needs, strict=True))
 
 
 @csr_backward.register_fake
-def _(
-    g_out: Tensor,
-    g_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    indptr: Tensor,
-    col: Tensor,
-    edge: Tensor,
-    t_indptr: Tensor,
-    t_row: Tensor,
-    t_edge: Tensor,
-    add: Tensor | None,
-    key_vectors: Tensor | None,
-    value_vectors: Tensor | None,
-    att: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    cap: float,
-    slope: float,
-    dropout_p: float,
-    pair_counter: bool,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty_grads(query, key, value, add, key_vectors, value_vectors, att, needs)
+def _(*inputs: Any) -> tuple[Tensor, ...]:
+    *rest, needs = inputs[6:]
+    return _empty_grads(_Call(*rest), needs)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, ctx.options = inputs[:14], inputs[14:]
-    ctx.save_for_backward(*tensors, *output)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output, *inputs[: len(_TENSORS)])
+    ctx.options = inputs[len(_TENSORS) :]
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, g_out: Tensor | None, g_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    *tensors, out, lse = ctx.saved_tensors
-    query, key, value = tensors[:3]
+def _differentiate(
+    ctx: Any, g_out: Tensor | None, g_lse: Tensor | None, g_mixed: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    out, *saved = ctx.saved_tensors
     if g_out is None:
         g_out = torch.zeros_like(out)
-    places = (0, 1, 2, 9, 10, 11, 12)
-    needs = [bool(ctx.needs_input_grad[place]) for place in places]
-    grads = torch.ops.unified_attn.csr_backward(
-        g_out, g_lse, query, key, value, out, lse, *tensors[3:], *ctx.options, needs
-    )
-    result: list[Tensor | None] = [None] * 19
-    for place, need, grad in zip(places, needs, grads, strict=True):
-        result[place] = grad if need else None
-    return tuple(result)
+    needs = [bool(need) for need in ctx.needs_input_grad[: len(_GRADIENTS)]]
+    grads = torch.ops.unified_attn.csr_backward(g_out, g_lse, g_mixed, out, *saved, *ctx.options, needs)
+    found = [grad if need else None for need, grad in zip(needs, grads, strict=True)]
+    return (*found, *[None] * (len(_Call._fields) - len(found)))
 
 
 csr_forward.register_autograd(_differentiate, setup_context=_save)

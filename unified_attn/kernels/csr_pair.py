@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unified_attn import dropout
 from unified_attn._compiling import inlined
+from unified_attn.kernels.csr_args import HEADS
 from unified_attn.kernels.lanes import (
     block_count,
     block_width,
@@ -17,7 +18,10 @@ from unified_attn.kernels.lanes import (
     fma,
     leaky,
     load,
+    peek,
+    peek_int32,
     peek_int64,
+    poke,
     prefetch,
     splat,
     store,
@@ -27,9 +31,10 @@ from unified_attn.kernels.lanes import (
 
 DOT, SUM = 0, 1
 
-# The fields of the head table, 8 bytes each: where a query head's key or value head begins in an operand.
-K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD, DVVEC_HEAD = range(8)
-HEAD_FIELDS = 8
+HEAD_FIELDS = len(HEADS)
+K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, KWEIGHT_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD, DVVEC_HEAD, DKWEIGHT_HEAD = range(
+    HEAD_FIELDS
+)
 
 # Numba's disk cache looks at the file of a kernel, not at those of the functions that it calls. As a constant inside
 # each kernel, this number makes any change in this folder a new cache entry.
@@ -103,6 +108,54 @@ def summed(like, q, k, extra, att, slope, size):  # type: ignore[no-untyped-def]
             z = z + load(like, extra + at, left)
         acc = fma(load(like, att + at, left), leaky(z, slope), acc)
     return total(acc)
+
+
+@inlined
+def vector_row(code, e):  # type: ignore[no-untyped-def]
+    """The row of pair e's vector: in a table the one of its code, else its own."""
+    if code != 0:
+        return peek_int32(code + 4 * e)
+    return e
+
+
+@inlined
+def projected(like, features, weight, step, count, left):  # type: ignore[no-untyped-def]
+    """sum_f features_f weight_f over one block; rows of ``weight`` are ``step`` apart."""
+    acc = zero(like)
+    for f in range(count):
+        x = peek(like, features + f * float_size(like))
+        acc = fma(splat(like, x), load(like, weight + f * step, left), acc)
+    return acc
+
+
+@inlined
+def summed_projected(like, q, k, extra, features, weight, step, count, att, slope, size):  # type: ignore[no-untyped-def]
+    """:func:`summed` with a projection of the pair's features inside."""
+    acc = zero(like)
+    width = block_width(like)
+    for c in range(block_count(like, size)):
+        at = c * width * float_size(like)
+        left = size - c * width
+        z = load(like, q + at, left) + load(like, k + at, left)
+        if extra != 0:
+            z = z + load(like, extra + at, left)
+        z = z + projected(like, features, weight + at, step, count, left)
+        acc = fma(load(like, att + at, left), leaky(z, slope), acc)
+    return total(acc)
+
+
+@inlined
+def add_projected(like, grad, features, weight, dfeatures, dweight, step, dstep, count, left):  # type: ignore[no-untyped-def]
+    """Adds the gradients of :func:`projected` for one block, in memory; an address of 0 is left out."""
+    one = float_size(like)
+    for f in range(count):
+        if dweight != 0:
+            to = dweight + f * dstep
+            x = peek(like, features + f * one)
+            store(to, fma(splat(like, x), grad, load(like, to, left)), left)
+        if dfeatures != 0:
+            to = dfeatures + f * one
+            poke(like, to, peek(like, to) + total(grad * load(like, weight + f * step, left)))
 
 
 @inlined

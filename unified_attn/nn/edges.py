@@ -111,6 +111,9 @@ def _of_mask(mask: Mask, num_keys: int, num_queries: int, loops: bool) -> Edges:
             f"self-loops cannot be added to the mask {mask!r}: make the layer with add_self_loops=False and give a "
             f"Graph that holds the loops"
         )
+    for name, size, nodes in (("num_keys", graph.num_keys, num_keys), ("num_queries", graph.num_queries, num_queries)):
+        if size is not None and size != nodes:
+            raise ValueError(f"the graph was made with {name} = {size}, but x has {nodes} rows")
     return edges_of(graph.edge_index, num_keys, num_queries, loops=True)
 
 

@@ -66,7 +66,7 @@ class GATv2Conv(nn.Module):
         TypeError: If an argument is of the wrong kind.
         ValueError: If an argument is out of range.
 
-    Cost: O(E H C) time, O(N H C + E H) memory without edge features.
+    Cost: O(E H C) time, O(N H C + E H) memory, never ``[E, H, C]``.
     Reference: Brody et al., How Attentive are Graph Attention Networks?, ICLR 2022, arXiv 2105.14491, Eq. 7.
 
     Example:
@@ -182,7 +182,7 @@ class GATv2Conv(nn.Module):
             fill_value=self.fill_value,
         )
 
-        bias = edge_vectors(self.lin_edge, edge_attr, self.heads, value=False)
+        bias = edge_vectors(self.lin_edge, edge_attr, value=False)
         p = self.dropout if self.training else 0.0
         score = GATv2(self.att[0], self.negative_slope)
         out, weights = attend(q, k, k, edges, bias=bias, score=score, dropout_p=p, return_weights=wanted)

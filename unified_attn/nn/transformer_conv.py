@@ -52,7 +52,7 @@ class TransformerConv(nn.Module):
         TypeError: If an argument is of the wrong kind.
         ValueError: If an argument is out of range.
 
-    Cost: O(E H C) time, O(N H C + E H) memory without edge features.
+    Cost: O(E H C) time, O(N H C + E H) memory, never ``[E, H, C]``.
     Reference: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification,
     IJCAI 2021, arXiv 2009.03509, Eq. 3 to 5.
 
@@ -138,7 +138,7 @@ class TransformerConv(nn.Module):
         q = split_heads(self.lin_query(target), self.heads)
         k = split_heads(self.lin_key(source), self.heads)
         v = split_heads(self.lin_value(source), self.heads)
-        bias = edge_vectors(self.lin_edge, edge_attr, self.heads, value=True)
+        bias = edge_vectors(self.lin_edge, edge_attr, value=True)
         p = self.dropout if self.training else 0.0
         out, weights = attend(q, k, v, edges, bias=bias, dropout_p=p, return_weights=wanted)
         return with_weights(self._joined(join_heads(out, self.concat), target), edges, weights)

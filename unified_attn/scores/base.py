@@ -8,41 +8,53 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from unified_attn.pairs import Pairs, Shape
+from unified_attn.vectors import Vectors
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A score in the form of a fused kernel, with r the key vector of an edge (0 if there are none).
+    """A score in the form of a fused kernel, with r the key vector of a pair (0 if there are none).
 
         dot (att is None):  cap * tanh(<query_i, key_j + r> * scale / cap)       without the cap if it is None
         sum:                scale * sum_d att[h, d] * LeakyReLU(query_i + key_j + r)_d
-        contracted sum:     scale * LeakyReLU(<contract_query, query_i> + <contract_key, key_j> + r)
+        contracted sum:     scale * LeakyReLU(<contract_query, query_i> + <contract_key, key_j + r> + edge)
 
     Args:
         query: ``[B, Hq, Nq, W]``.
         key: ``[B, Hkv, Nk, W]``; query head h reads key head ``h // (Hq // Hkv)``.
-        key_vectors: ``[E, Hkv, W]`` or None; of a contracted sum ``[E, Hq, 1]``.
+        key_vectors: r, or None.
         att: ``[Hq, W]`` for a sum, None for a dot product; of a contracted sum ones, ``[Hq, 1]``.
         contract_query: ``[Hq, W]``: contract the queries with it first, so that one coordinate is left; or None.
         contract_key: The same for the keys; given if and only if ``contract_query`` is.
+        edge: ``[E, Hq]``, of a contracted sum alone, or None.
         cap: Soft cap of the dot product, or None.
         negative_slope: Of LeakyReLU.
     """
 
     query: Tensor
     key: Tensor
-    key_vectors: Tensor | None = None
+    key_vectors: Vectors | None = None
     att: Tensor | None = None
     contract_query: Tensor | None = None
     contract_key: Tensor | None = None
+    edge: Tensor | None = None
     cap: float | None = None
     negative_slope: float = 0.0
+
+    @property
+    def contracted(self) -> bool:
+        """Whether it is a contracted sum."""
+        return self.contract_key is not None
 
 
 class Score(nn.Module, ABC):
     """How alike a query and a key are: the content part of a logit.
 
     A score of one's own needs :meth:`logits` alone; it then runs on the back ends that compute with tensors of pairs.
+
+    Attributes:
+        linear: Whether logits(q, k + r) = logits(q, k) + logits(q, r), so that vectors of a dense table of pairs are
+            never added to keys.
 
     Example:
         >>> class L1(Score):
@@ -52,6 +64,8 @@ class Score(nn.Module, ABC):
         >>> L1().logits(torch.ones(3), torch.zeros(3))
         tensor(-3.)
     """
+
+    linear = False
 
     @abstractmethod
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
@@ -77,7 +91,7 @@ class Score(nn.Module, ABC):
         """Applied after the scale and before any bias."""
         return logits
 
-    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
+    def form(self, q: Tensor, k: Tensor, key_vectors: Vectors | None) -> Form | None:
         """The same score in the form of a fused kernel; None if it has none."""
         return None
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from unified_attn.pairs import Shape, check_device, check_number, describe, hold
 from unified_attn.scores.base import Form, Score
+from unified_attn.vectors import Vectors
 
 
 class Dot(Score):
@@ -30,6 +31,7 @@ class Dot(Score):
         48.2014
     """
 
+    linear = True
     _sink: Tensor | None
 
     def __init__(self, softcap: float | None = None, sink: Tensor | None = None) -> None:
@@ -53,7 +55,7 @@ class Dot(Score):
     def finish(self, logits: Tensor) -> Tensor:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
-    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
+    def form(self, q: Tensor, k: Tensor, key_vectors: Vectors | None) -> Form | None:
         return Form(q, k, key_vectors, cap=self.softcap)
 
     @property

@@ -8,6 +8,7 @@ from torch.nn.functional import leaky_relu
 
 from unified_attn.pairs import Pairs, Shape, check_device, check_floats, check_number, hold
 from unified_attn.scores.base import Form, Score
+from unified_attn.vectors import Vectors
 
 
 class GAT(Score):
@@ -67,19 +68,15 @@ class GAT(Score):
             both = both + pairs.of_edges(self.edge)
         return leaky_relu(both, self.negative_slope)
 
-    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
-        edge = None if self.edge is None else self.edge.to(q.dtype)
-        if key_vectors is not None:
-            att = self.att_src.to(q.dtype).unflatten(0, (k.shape[1], -1))  # [Hkv, Hq // Hkv, D]
-            r = torch.einsum("ekd,kgd->ekg", key_vectors, att).flatten(1)
-            edge = r if edge is None else edge + r
+    def form(self, q: Tensor, k: Tensor, key_vectors: Vectors | None) -> Form | None:
         return Form(
             query=q,
             key=k,
-            key_vectors=None if edge is None else edge[..., None],
+            key_vectors=key_vectors,
             att=q.new_ones(self.att_src.shape[0], 1),
             contract_query=self.att_dst.to(q.dtype),
             contract_key=self.att_src.to(q.dtype),
+            edge=None if self.edge is None else self.edge.to(q.dtype),
             negative_slope=self.negative_slope,
         )
 

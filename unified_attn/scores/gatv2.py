@@ -8,6 +8,7 @@ from torch.nn.functional import leaky_relu
 from unified_attn.pairs import Shape, check_floats, check_number, hold
 from unified_attn.scores.base import Form, Score, over_heads
 from unified_attn.scores.gat import check_vectors
+from unified_attn.vectors import Vectors
 
 
 class GATv2(Score):
@@ -47,7 +48,7 @@ class GATv2(Score):
         both = leaky_relu(q + k, self.negative_slope)
         return (both * over_heads(self.att, both).to(both.dtype)).sum(-1)
 
-    def form(self, q: Tensor, k: Tensor, key_vectors: Tensor | None) -> Form | None:
+    def form(self, q: Tensor, k: Tensor, key_vectors: Vectors | None) -> Form | None:
         return Form(q, k, key_vectors, att=self.att.to(q.dtype), negative_slope=self.negative_slope)
 
     def check(self, shape: Shape) -> None:

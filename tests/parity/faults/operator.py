@@ -21,6 +21,7 @@ from tests.parity.faults.tools import change, registry
 from unified_attn import ALiBi, DenseBias, Dot, EdgeBias, RoPE, Window
 from unified_attn.problem import Lowered, Problem
 from unified_attn.scores.base import Score
+from unified_attn.vectors import Operands
 
 # A list small enough to run under each fault, and wide enough to find them all.
 CASES = [
@@ -110,7 +111,7 @@ def grouped_heads_tiled_in_the_fused_kernel(patch: pytest.MonkeyPatch) -> None:
     def make(kernel: Callable) -> Callable:
         def tiled(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
             key, value = (x.repeat(1, query.shape[1] // x.shape[1], 1, 1) for x in (key, value))
-            return kernel(query, key, value, *rest, **{**options, "key_vectors": None, "value_vectors": None})
+            return kernel(query, key, value, *rest, **{**options, "key_vectors": Operands(), "value_vectors": Operands()})
 
         return tiled
 
@@ -184,7 +185,7 @@ def key_vectors_after_the_score(patch: pytest.MonkeyPatch) -> None:
         plain = before(self)
         if late is None:
             return plain
-        r = late.repeat_interleave(self.group, dim=1).transpose(0, 1)
+        r = late.at_pairs().repeat_interleave(self.group, dim=1)
         return plain + (self.q.index_select(2, self.pairs.query.flatten()) * r).sum(-1)
 
     before = Lowered.logits
