@@ -14,7 +14,7 @@ SCATTER := $(VENV)/.scatter
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(READY) ## make .venv: the project, its extras but scatter and huggingface, the pinned tools
+setup: $(READY) ## make .venv: the project, its extras but scatter, the pinned tools
 
 demo: $(READY) ## train and run small models on a text and a graph
 	$(PY) -m experiments.demo

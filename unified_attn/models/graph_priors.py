@@ -1,0 +1,162 @@
+"""Priors of global attention in a graph network: paths, edges and the virtual node, summed into one bias."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from unified_attn.biases import Bias, EdgeBias, EdgeFeatures, EdgeTypes, PathFeatures, ShortestPath
+from unified_attn.biases.path_blocks import PathBlockBias
+from unified_attn.models.graph_net_config import GraphNetConfig
+from unified_attn.pairs import Pairs, Shape, check_device, describe, hold
+from unified_attn.rows import PairList
+
+
+class GraphPriors(nn.Module):
+    """What a pair of nodes is worth before any content is seen; shared by all blocks. All of it starts at 0.
+
+        b_ij = path length of (i, j) + features along the path + features or type of the edge j -> i
+        b_ij = t                                    where i or j is the virtual node: a number of its own a head
+
+    Args:
+        config: Which of these there are.
+
+    Reference: Ying et al., 2021, arXiv 2106.05234, Eq. 6 and 7, and section 3.2 on the virtual node.
+    """
+
+    def __init__(self, config: GraphNetConfig) -> None:
+        super().__init__()
+        heads, c = config.num_heads, config
+        self.distance = ShortestPath(c.max_distance, heads) if c.max_distance else None
+        width = c.channels if c.num_edge_types else c.edge_dim  # types have embeddings
+        self.paths = PathFeatures(width, c.max_path_length, heads) if c.max_path_length else None
+        self.edges = EdgeFeatures(c.edge_dim, heads) if c.edge_dim else None
+        self.edge_types = EdgeTypes(c.num_edge_types, heads) if c.num_edge_types else None
+        self.virtual = nn.Parameter(torch.zeros(heads)) if c.virtual_node else None
+
+    def forward(
+        self,
+        num_nodes: int,
+        sizes: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        edge_types: Tensor | None,
+        edge_vectors: Tensor | None,
+        distance: Tensor | None,
+        paths: Tensor | None,
+    ) -> Bias | None:
+        """The bias of one call; None if there is none.
+
+        Args:
+            num_nodes: N, without virtual nodes, which come last.
+            sizes: ``[G]``.
+            edge_index: ``[2, E]``.
+            edge_attr: ``[E, edge_dim]`` or None.
+            edge_types: ``[E]`` or None.
+            edge_vectors: ``[E, F]``: the features, or embeddings of the types; or None.
+            distance: ``[N, N]``, or blocks ``[sum of n * n]``; or None.
+            paths: ``[N, N, L]``, or blocks ``[sum of n * n, L]``; or None.
+        """
+        terms: list[Bias] = []
+        if self.distance is not None and distance is not None:
+            blocks = sizes if distance.dim() == 1 else None
+            terms.append(FirstRows(self.distance(distance, blocks), num_nodes))
+        if self.paths is not None and paths is not None and edge_vectors is not None:
+            terms.append(FirstRows(_along_paths(self.paths, edge_vectors, paths, sizes), num_nodes))
+        if self.edges is not None and edge_attr is not None:
+            terms.append(EdgeBias(self.edges(edge_attr).values, edge_index=edge_index))
+        if self.edge_types is not None and edge_types is not None:
+            terms.append(EdgeBias(self.edge_types(edge_types).values, edge_index=edge_index))
+        if self.virtual is not None:
+            terms.append(VirtualBias(self.virtual, num_nodes))
+        total: Bias | None = None
+        for term in terms:
+            total = term if total is None else total + term
+        return total
+
+
+def _along_paths(features: PathFeatures, edge_vectors: Tensor, paths: Tensor, sizes: Tensor) -> Bias:
+    """The bias of features along paths; of blocks as a number a pair of each block, and head."""
+    if paths.dim() != 2:
+        return features(edge_vectors, paths)  # type: ignore[no-any-return]
+    listed = features(edge_vectors, paths[None])  # as if one query had all pairs as keys
+    zero = torch.zeros((), dtype=torch.int64, device=paths.device)
+    pair = torch.arange(paths.shape[0], device=paths.device)
+    head = torch.arange(features.num_heads, device=paths.device)
+    return PathBlockBias(listed.add(zero, head, zero, pair[:, None], None), pair, sizes)
+
+
+class FirstRows(Bias):
+    """A bias of the first nodes, which knows nothing of those that follow: their pairs get 0.
+
+    Args:
+        bias: Made for N queries and keys.
+        num_nodes: N.
+    """
+
+    space = "row"
+
+    def __init__(self, bias: Bias, num_nodes: int) -> None:
+        super().__init__()
+        self.bias = bias
+        self.num_nodes = num_nodes
+
+    def _inside(self, shape: Shape) -> Shape:
+        return replace(shape, num_queries=self.num_nodes, num_keys=self.num_nodes)
+
+    def on(self, pairs: Pairs) -> Tensor | None:
+        n, shape = self.num_nodes, pairs.shape
+        if shape.num_queries == n and shape.num_keys == n:
+            return self.bias.on(pairs)
+        inside = replace(pairs, shape=self._inside(shape), q_positions=pairs.q_positions[:, :n])
+        inside = replace(inside, k_positions=pairs.k_positions[:, :n])
+        if pairs.pairs is None:
+            values = self.bias.on(inside)
+            if values is None:
+                return None
+            values = values.expand(*values.shape[:-2], n, n)
+            return nn.functional.pad(values, (0, shape.num_keys - n, 0, shape.num_queries - n))
+        query, key = pairs.pairs.query, pairs.pairs.key
+        last = max(n - 1, 0)
+        if n == 0:
+            return None
+        values = self.bias.on(replace(inside, pairs=PairList(query.clamp(max=last), key.clamp(max=last), n, n)))
+        return None if values is None else values.masked_fill((query > last) | (key > last), 0.0)
+
+    def check(self, shape: Shape) -> None:
+        if self.num_nodes > min(shape.num_queries, shape.num_keys):
+            raise ValueError(f"the bias is for {self.num_nodes} nodes, but q has {shape.num_queries} rows")
+        self.bias.check(self._inside(shape))
+
+    def __repr__(self) -> str:
+        return f"{self.bias!r} on {self.num_nodes} nodes"
+
+
+class VirtualBias(Bias):
+    """A number a head for all pairs with a virtual node.
+
+    Args:
+        weight: ``[H]``.
+        num_nodes: Nodes from this number on are virtual.
+    """
+
+    weight: Tensor
+    space = "row"
+
+    def __init__(self, weight: Tensor, num_nodes: int) -> None:
+        super().__init__()
+        hold(self, "weight", weight)
+        self.num_nodes = num_nodes
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
+        return torch.where((i >= self.num_nodes) | (j >= self.num_nodes), self.weight[h], 0.0)
+
+    def check(self, shape: Shape) -> None:
+        check_device("the virtual node's weight", self.weight, shape)
+        if self.weight.shape != (shape.num_heads,):
+            raise ValueError(f"the virtual node's weight is {describe(self.weight)}; q has {shape.num_heads} heads")
+
+    def __repr__(self) -> str:
+        return f"VirtualBias(nodes from {self.num_nodes})"
