@@ -31,7 +31,7 @@ from unified_attn import (
     attention_with_lse,
     graph_attention,
 )
-from unified_attn.rows import band_pairs, compress, edge_ends
+from unified_attn.rows import compress, edge_ends, run_rows, transpose_rows
 
 SIZES = [(5, 9), (6, 11), (8, 3), (1, 1), (4, 0)]
 EDGES = edges((0, 1), (1, 2), (2, 3), (0, 3), (4, 4), (3, 4))
@@ -316,8 +316,12 @@ def test_opcheck_of_the_operators_that_list_pairs() -> None:
         torch.library.opcheck(edge_ends, (index, *sizes))
     for ends in ((query, key, 5, 6), (nothing, nothing, 0, 0), (nothing, nothing, 3, 2)):
         torch.library.opcheck(compress, ends)
-    for queries, keys, offset, left, right, total in ((4, 4, 0, 1, 0, 7), (2, 5, 3, 1, 9, 5), (0, 3, 0, 1, 1, 0)):
-        torch.library.opcheck(band_pairs, (queries, keys, offset, left, right, total, torch.device("cpu")))
+    start, count = torch.tensor([[0, 3], [2, 0]]), torch.tensor([[2, 1], [1, 0]])
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    for runs in ((start, count, None, 4), (start, count, torch.arange(4), None), (none, none, None, 0)):
+        torch.library.opcheck(run_rows, runs)
+    for indptr, col, size in ((torch.tensor([0, 2, 3]), query[:3].int(), 5), (torch.tensor([0]), nothing.int(), 0)):
+        torch.library.opcheck(transpose_rows, (indptr, col, size))
 
 
 def registered() -> set[str]:
@@ -329,7 +333,7 @@ def registered() -> set[str]:
 
 
 def test_every_custom_operator_has_a_fake_and_no_hidden_mutation() -> None:
-    assert registered() >= {"edge_ends", "band_pairs", "compress", "csr_forward", "csr_backward"}
+    assert registered() >= {"edge_ends", "run_rows", "transpose_rows", "compress", "csr_forward", "csr_backward"}
     for name in registered():
         schema = getattr(torch.ops.unified_attn, name).default._schema
         assert not schema.is_mutable, name

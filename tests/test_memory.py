@@ -106,6 +106,42 @@ def test_a_window_over_32768_tokens_needs_less_than_200_mb(mask: str, bias: str,
     assert int(fresh(PEAK + IN_WINDOW.format(mask=mask, bias=bias, backend=backend))) < 200e6
 
 
+LISTS = """
+def make(n):
+    return [torch.randn(1, 1, n, 8, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)]
+
+def step(q, k, v):
+    n = q.shape[2]
+    out = attention(q, k, v, mask={mask}, backend="csr")
+    out.backward(out)
+
+growth(step, make(600), make({length}))
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "Longformer(64, range(4))",
+        pytest.param("BigBird(64, 1, 3, 3, seed=0)", marks=pytest.mark.slow),
+        pytest.param("Dilated(64, 4)", marks=pytest.mark.slow),
+        pytest.param("Documents(torch.arange(n) // 512)", marks=pytest.mark.slow),
+        pytest.param("GlobalTokens(range(8))", marks=pytest.mark.slow),
+    ],
+)
+def test_memory_of_a_list_is_linear_in_its_length(mask: str) -> None:
+    each = [int(fresh(PEAK + LISTS.format(mask=mask, length=n))) / n for n in (4096, 16384)]
+    assert each[1] < 1.5 * each[0]  # a table of all pairs would make it 4
+    assert each[1] < 16_000  # bytes a token; a bool a pair would be 16 384
+
+
+@linux
+def test_a_wide_window_over_32768_tokens_needs_less_than_100_mb() -> None:
+    """Four numbers of 32 bits a pair: key, id, and both of the transpose."""
+    assert int(fresh(PEAK + LISTS.format(mask="Window(64, 64)", length=32768))) < 100e6
+
+
 # --- structure: what is created, by number of elements
 
 

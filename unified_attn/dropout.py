@@ -14,15 +14,15 @@ The shifts are logical. What is kept is scaled by 1 / (1 - p); with p = 1 nothin
 from torch import Tensor
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the bits of an unsigned 64-bit number."""
     return word - 2**64 if word >= 2**63 else word
 
 
-HEAD_STEP = _signed(0x9E3779B97F4A7C15)
-PAIR_STEP = _signed(0xD1B54A32D192ED03)
-FIRST_FACTOR = _signed(0xBF58476D1CE4E5B9)
-SECOND_FACTOR = _signed(0x94D049BB133111EB)
+HEAD_STEP = signed(0x9E3779B97F4A7C15)
+PAIR_STEP = signed(0xD1B54A32D192ED03)
+FIRST_FACTOR = signed(0xBF58476D1CE4E5B9)
+SECOND_FACTOR = signed(0x94D049BB133111EB)
 HIGH_HALF = 0xFFFFFFFF
 DRAW_BITS = 24
 
@@ -35,6 +35,13 @@ def threshold(p: float) -> int:
 def _fold(x: Tensor) -> Tensor:
     """x ^ (x >> 32) with a logical shift: torch's shift of int64 copies the sign, so the copies are masked off."""
     return x ^ ((x >> 32) & HIGH_HALF)
+
+
+def mix(x: Tensor) -> Tensor:
+    """A hash of int64 numbers: each bit of the result depends on each bit of x."""
+    x = _fold(x) * FIRST_FACTOR
+    x = _fold(x) * SECOND_FACTOR
+    return _fold(x)
 
 
 def keep(seed: Tensor, batch: Tensor, head: Tensor, num_heads: int, counter: Tensor, p: float) -> Tensor:
@@ -58,8 +65,6 @@ def keep(seed: Tensor, batch: Tensor, head: Tensor, num_heads: int, counter: Ten
         tensor([False, False, False, False])
     """
     x = seed.reshape(()) + (batch * num_heads + head) * HEAD_STEP + counter * PAIR_STEP
-    x = _fold(x) * FIRST_FACTOR
-    x = _fold(x) * SECOND_FACTOR
-    draw = (_fold(x) >> (64 - DRAW_BITS)) & (2**DRAW_BITS - 1)
+    draw = (mix(x) >> (64 - DRAW_BITS)) & (2**DRAW_BITS - 1)
     kept: Tensor = draw >= threshold(p)
     return kept

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unified_attn.rows import PairList
+from unified_attn.rows import Listed
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Pairs:
     shape: Shape
     q_positions: Tensor
     k_positions: Tensor
-    pairs: PairList | None = None
+    pairs: Listed | None = None
 
     @property
     def is_dense(self) -> bool:

@@ -8,8 +8,9 @@ through without a break.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -66,6 +67,10 @@ class PairList:
         """E."""
         return self.query.shape[0]
 
+    def list(self) -> PairList:
+        """Itself: what lists pairs on demand is asked in the same way."""
+        return self
+
     def rows(self) -> Rows:
         """The same pairs compressed; sorted once, outside of compiled code, and kept."""
         if self._rows is not None:
@@ -75,6 +80,107 @@ class PairList:
         with torch.inference_mode(False):  # what is kept may take part in training later
             self._rows = Rows(*compress(self.query, self.key, self.num_queries, self.num_keys))
         return self._rows
+
+
+@dataclass(eq=False)
+class RowList:
+    """Pairs in row order, as their rows; query and key of each pair are written out only if somebody asks.
+
+    Args:
+        indptr: ``[Nq + 1]`` int64: query i has the pairs ``indptr[i]`` up to ``indptr[i + 1]``.
+        col: ``[E]`` int32, keys, checked to lie in 0..num_keys-1.
+        num_keys: Nk.
+    """
+
+    indptr: Tensor
+    col: Tensor
+    num_keys: int
+    _query: Tensor | None = field(default=None, repr=False)
+    _key: Tensor | None = field(default=None, repr=False)
+    _rows: Rows | None = field(default=None, repr=False)
+
+    @property
+    def num_pairs(self) -> int:
+        """E."""
+        return self.col.shape[0]
+
+    @property
+    def num_queries(self) -> int:
+        """Nq."""
+        return self.indptr.shape[0] - 1
+
+    @property
+    def edges(self) -> bool:
+        """Whether the pairs are a graph's edges: no."""
+        return False
+
+    @property
+    def query(self) -> Tensor:
+        """``[E]`` int64."""
+        if torch.compiler.is_compiling():
+            return self._queries()
+        if self._query is None:
+            with torch.inference_mode(False):  # what is kept may take part in training later
+                self._query = self._queries()
+        return self._query
+
+    def _queries(self) -> Tensor:
+        every = torch.arange(self.num_queries, device=self.col.device)
+        return every.repeat_interleave(self.indptr.diff(), output_size=self.num_pairs)
+
+    @property
+    def key(self) -> Tensor:
+        """``[E]`` int64."""
+        if torch.compiler.is_compiling():
+            return self.col.long()
+        if self._key is None:
+            with torch.inference_mode(False):
+                self._key = self.col.long()
+        return self._key
+
+    def list(self) -> RowList:
+        """Itself."""
+        return self
+
+    def rows(self) -> Rows:
+        """The same pairs compressed, which takes a transpose; kept outside of compiled code."""
+        if torch.compiler.is_compiling():
+            return self._compressed()
+        if self._rows is None:
+            with torch.inference_mode(False):
+                self._rows = self._compressed()
+        return self._rows
+
+    def _compressed(self) -> Rows:
+        edge = torch.arange(self.num_pairs, dtype=torch.int32, device=self.col.device)
+        return Rows(self.indptr[None], self.col, edge, *transpose_rows(self.indptr, self.col, self.num_keys))
+
+
+Listed = PairList | RowList
+"""A list of pairs: in an order of its own, or in row order."""
+
+
+@dataclass(eq=False)
+class Listing:
+    """Pairs that are listed only when somebody asks, and then once.
+
+    Args:
+        num_pairs: E, or an upper bound that is known without the list.
+        make: Makes the list.
+    """
+
+    num_pairs: int
+    make: Callable[[], Listed]
+    _list: Listed | None = field(default=None, repr=False)
+
+    def list(self) -> Listed:
+        """The pairs; kept outside of compiled code."""
+        if torch.compiler.is_compiling():
+            return self.make()
+        if self._list is None:
+            with torch.inference_mode(False):  # what is kept may take part in training later
+                self._list = self.make()
+        return self._list
 
 
 @dataclass(frozen=True)
@@ -105,19 +211,19 @@ class Band:
         first = _clamped_sum(self.offset + self.right + 1, self.num_queries, self.num_keys)
         return first - _clamped_sum(self.offset - self.left, self.num_queries, self.num_keys)
 
-    def list(self) -> PairList:
+    def list(self) -> RowList:
         """The pairs in row order. Outside of compiled code the last few lists are kept."""
-        if torch.compiler.is_compiling():
-            return self._list()
-        return _recent(("band", self), self._list)
+        return recent(KEPT, self, self._list)
 
-    def _list(self) -> PairList:
-        total = self.num_pairs
-        counts, key = band_pairs(
-            self.num_queries, self.num_keys, self.offset, self.left, self.right, total, self.device
-        )
-        query = torch.arange(self.num_queries, device=self.device).repeat_interleave(counts, output_size=total)
-        return PairList(query, key, self.num_queries, self.num_keys)
+    def _list(self) -> RowList:
+        low, high = self.ends()
+        return list_runs(low[:, None], (high - low)[:, None], self.num_keys, total=self.num_pairs)
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """First key of each query and the one after its last, ``[Nq]`` int64 in 0..Nk; equal where there is none."""
+        position = torch.arange(self.num_queries, device=self.device) + self.offset
+        low = (position - self.left).clamp(0, self.num_keys)
+        return low, torch.maximum((position + self.right + 1).clamp(0, self.num_keys), low)
 
 
 def _clamped_sum(start: int, count: int, top: int) -> int:
@@ -130,20 +236,55 @@ def _clamped_sum(start: int, count: int, top: int) -> int:
     return upto(start + count - 1) - upto(start - 1)
 
 
-_KEPT: dict[object, PairList] = {}
+Kept = TypeVar("Kept")
+KEPT: dict[object, Any] = {}
+"""What rules list, by rule and sizes: layers of one model share the list of their window."""
 _KEPT_LISTS = 8
 
 
-def _recent(key: object, make: Callable[[], PairList]) -> PairList:
-    """A small cache, least recently used first: layers of one model share their window's list."""
-    found = _KEPT.pop(key, None)
+def recent(kept: dict[object, Any], key: object, make: Callable[[], Kept]) -> Kept:
+    """A small cache, least recently used first; compiled code, which would keep tensors of its trace, makes anew."""
+    if torch.compiler.is_compiling():
+        return make()
+    found: Kept | None = kept.pop(key, None)
     if found is None:
         with torch.inference_mode(False):  # what is kept may take part in training later
             found = make()
-    _KEPT[key] = found
-    while len(_KEPT) > _KEPT_LISTS:
-        _KEPT.pop(next(iter(_KEPT)), None)
+    kept[key] = found
+    while len(kept) > _KEPT_LISTS:
+        kept.pop(next(iter(kept)), None)
     return found
+
+
+def pairs_of_values(count: Tensor, num_queries: int, num_keys: int) -> int:
+    """How many pairs a list holds, where values of a tensor decide: the sum of ``count``.
+
+    A compiler does not know it while it traces, and takes a quarter of all pairs: the largest list that is used by
+    default, and one that any smaller list which it does know is preferred to.
+    """
+    return num_queries * num_keys // 4 if torch.compiler.is_compiling() else int(count.sum())
+
+
+def list_runs(
+    start: Tensor, count: Tensor, num_keys: int, table: Tensor | None = None, total: int | None = None
+) -> RowList:
+    """Lists pairs that are given by runs: several a query, each of neighbours in a table of keys.
+
+    Args:
+        start: ``[Nq, S]`` int64, where each run begins.
+        count: ``[Nq, S]`` int64, how many keys it has; 0 is fine.
+        num_keys: Nk.
+        table: ``[T]`` int64 keys, of which runs are cut; None = the keys 0, 1, ... themselves.
+        total: The sum of ``count`` where it is known, so that a compiler knows it too.
+    """
+    indptr, col = run_rows(start, count, table, total)
+    return RowList(indptr, col, num_keys)
+
+
+def union(listings: Sequence[Listed | Band | Listing], num_queries: int, num_keys: int) -> Listing:
+    """All pairs of several listings, each once."""
+    bound = torch.sym_min(sum(listing.num_pairs for listing in listings), num_queries * num_keys)
+    return Listing(bound, lambda: unique_pairs([listing.list() for listing in listings]))
 
 
 def coded(query: Tensor, key: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
@@ -155,7 +296,7 @@ def coded(query: Tensor, key: Tensor, num_queries: int, num_keys: int) -> tuple[
     return torch.cat([codes, codes.new_full((1,), num_queries * num_keys)]), order
 
 
-def unique_pairs(lists: list[PairList]) -> PairList:
+def unique_pairs(lists: list[Listed]) -> PairList:
     """The union of several lists as a set of pairs, in row order; parallel pairs become one."""
     num_queries, num_keys = lists[0].num_queries, lists[0].num_keys
     codes = torch.unique(torch.cat([pairs.query * num_keys + pairs.key for pairs in lists]))
@@ -197,24 +338,55 @@ def _(edge_index: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tens
     return (edge_index.new_empty(size, dtype=torch.int64), edge_index.new_empty(size, dtype=torch.int64))
 
 
-@torch.library.custom_op("unified_attn::band_pairs", mutates_args=())
-def band_pairs(
-    num_queries: int, num_keys: int, offset: int, left: int, right: int, total: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Keys a query (``[Nq]`` int64) and the keys themselves (``[total]`` int64) of a band, row by row."""
-    position = torch.arange(num_queries, device=device) + offset
-    low = (position - left).clamp(0, num_keys)
-    counts = ((position + right + 1).clamp(0, num_keys) - low).clamp_min(0)
-    start = low - (counts.cumsum(0) - counts)  # key = start of its row + number of the pair
-    return counts, start.repeat_interleave(counts, output_size=total) + torch.arange(total, device=device)
+@torch.library.custom_op("unified_attn::run_rows", mutates_args=())
+def run_rows(start: Tensor, count: Tensor, table: Tensor | None, total: int | None) -> tuple[Tensor, Tensor]:
+    """Offsets ``[Nq + 1]`` int64 and keys ``[E]`` int32 of runs: see :func:`list_runs`."""
+    indptr = torch.zeros(count.shape[0] + 1, dtype=torch.int64, device=count.device)
+    indptr[1:] = count.sum(1).cumsum(0)
+    size = int(indptr[-1]) if total is None else total
+    if size > LIMIT:
+        raise ValueError(f"the mask lists {size} pairs: a list has at most {LIMIT}")
+    count = count.flatten()
+    # Entry = start of its run + its number in the run. 32 bits throughout: what is as long as the list is what costs.
+    first = (start.flatten() - (count.cumsum(0) - count)).to(torch.int32)
+    entry = first.repeat_interleave(count.to(torch.int32), output_size=size)
+    entry += torch.arange(size, dtype=torch.int32, device=count.device)
+    return indptr, entry if table is None else table.to(torch.int32).index_select(0, entry)
 
 
-@band_pairs.register_fake
-def _(
-    num_queries: int, num_keys: int, offset: int, left: int, right: int, total: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    counts = torch.empty(num_queries, dtype=torch.int64, device=device)
-    return counts, torch.empty(total, dtype=torch.int64, device=device)
+@run_rows.register_fake
+def _(start: Tensor, count: Tensor, table: Tensor | None, total: int | None) -> tuple[Tensor, Tensor]:
+    size = torch.library.get_ctx().new_dynamic_size() if total is None else total
+    return count.new_empty(count.shape[0] + 1), count.new_empty(size, dtype=torch.int32)
+
+
+@torch.library.custom_op("unified_attn::transpose_rows", mutates_args=())
+def transpose_rows(indptr: Tensor, col: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``t_indptr``, ``t_row`` and ``t_edge`` of :class:`Rows` for pairs in row order."""
+    return _transposed(indptr, col, num_keys)
+
+
+def _transposed(indptr: Tensor, col: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    order = torch.argsort(col, stable=True)
+    t_indptr = torch.zeros(1, num_keys + 1, dtype=torch.int64, device=col.device)
+    t_indptr[0, 1:] = torch.bincount(col, minlength=num_keys).cumsum(0)
+    row = torch.searchsorted(indptr[1:], order, right=True, out_int32=True)
+    return t_indptr, row, order.to(torch.int32)
+
+
+@transpose_rows.register_kernel("cpu")
+def _(indptr: Tensor, col: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    try:
+        from unified_attn._counting_sort import transpose  # needs numba: imported at the first use
+    except Exception:  # without it, or with a broken one, the other back ends still run
+        return _transposed(indptr, col, num_keys)
+    t_indptr, row, edge = map(torch.from_numpy, transpose(indptr.numpy(), col.numpy(), num_keys))
+    return t_indptr[None], row, edge
+
+
+@transpose_rows.register_fake
+def _(indptr: Tensor, col: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    return indptr.new_empty((1, num_keys + 1)), torch.empty_like(col), torch.empty_like(col)
 
 
 @torch.library.custom_op("unified_attn::compress", mutates_args=())

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.parity import oracle
 from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN, BiasCase
 from tests.parity.grid import Grid
-from tests.parity.mask_cases import MASKS, WITH_EDGES, MaskCase, counts_nodes, takes_positions
+from tests.parity.mask_cases import MASKS, WITH_EDGES, MaskCase, counts_nodes, names_tokens, takes_positions
 from tests.parity.score_cases import SCORES, ScoreCase
 
 BACKENDS = ("reference", "scatter", "csr")
@@ -48,6 +48,9 @@ def possible(one: str, a: object, other: str, b: object) -> bool:
         return pair["mask"] in WITH_EDGES or pair["score"] != "gat edge"
     if pair.keys() == {"mask", "positions"}:
         return pair["positions"] == "default" or takes_positions(pair["mask"])
+    if pair.keys() == {"mask", "sizes"}:
+        queries, keys = SIZES[pair["sizes"]]
+        return queries <= keys or not names_tokens(pair["mask"])
     if pair.keys() == {"bias", "dims"}:
         return pair["dims"] != "5/3" or pair["bias"] not in NEEDS_EVEN
     return True

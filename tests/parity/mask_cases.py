@@ -9,7 +9,21 @@ import torch
 from torch import Tensor
 
 from tests.parity.grid import Grid
-from unified_attn import Causal, DenseMask, Full, Graph, Mask, Padding, Where, Window
+from unified_attn import (
+    BigBird,
+    Causal,
+    DenseMask,
+    Dilated,
+    Documents,
+    Full,
+    GlobalTokens,
+    Graph,
+    Longformer,
+    Mask,
+    Padding,
+    Where,
+    Window,
+)
 
 
 @dataclass
@@ -134,6 +148,80 @@ def complete(g: Grid) -> MaskCase:
     )
 
 
+def documents(g: Grid, *batch: int, order: bool = False) -> MaskCase:
+    ids = g.integers(3, *batch, g.keys) * 5 - 2  # any numbers may name documents
+    if order:
+        ids = ids.sort(-1).values
+    table = torch.zeros(*(batch or (1,)), 1, g.queries, g.keys, dtype=torch.bool)
+    for b, i, j in places(table):
+        own = ids[b] if batch else ids
+        table[b, 0, i, j] = own[g.keys - g.queries + i] == own[j]  # the queries are the last tokens
+    return MaskCase(Documents(ids), table & everything(g))
+
+
+def places(table: Tensor) -> list[tuple[int, int, int]]:
+    return [(b, i, j) for b in range(table.shape[0]) for i in range(table.shape[2]) for j in range(table.shape[3])]
+
+
+def global_table(g: Grid, tokens: Tensor) -> Tensor:
+    """Of tokens [1 or B, Nk] bool."""
+    table = torch.zeros(len(tokens), 1, g.queries, g.keys, dtype=torch.bool)
+    for b, i, j in places(table):
+        table[b, 0, i, j] = tokens[b, g.keys - g.queries + i] or tokens[b, j]
+    return table & everything(g)
+
+
+def numbered(g: Grid) -> tuple[list[int], Tensor]:
+    """Two tokens, one of them among the last, where sizes allow: their numbers, and the same as [1, Nk]."""
+    numbers = sorted({n for n in (1, g.keys - 2) if 0 <= n < g.keys})
+    return numbers, torch.tensor([[n in numbers for n in range(g.keys)]], dtype=torch.bool).reshape(1, -1)
+
+
+def global_tokens(g: Grid) -> MaskCase:
+    numbers, tokens = numbered(g)
+    return MaskCase(GlobalTokens(numbers), global_table(g, tokens))
+
+
+def global_flags(g: Grid) -> MaskCase:
+    tokens = g.coin(g.batch, g.keys, chance=0.3)
+    return MaskCase(GlobalTokens(tokens), global_table(g, tokens))
+
+
+def longformer(g: Grid, size: int, *, vary: bool = False) -> MaskCase:
+    numbers, tokens = numbered(g)
+    if vary:
+        tokens = g.coin(g.batch, g.keys, chance=0.2)
+    near = (g.at_j - g.at_i).abs() <= size
+    return MaskCase(Longformer(size, tokens if vary else numbers), near | global_table(g, tokens))
+
+
+def bigbird(g: Grid, size: int, first: int, near: int, drawn: int, seed: int) -> MaskCase:
+    def allowed(i: int, j: int) -> bool:
+        row, column = i // size, j // size
+        if abs(row - column) <= (near - 1) // 2 or 0 <= row < first or 0 <= column < first:
+            return True
+        return any(column == drawn_block(seed, row, n) for n in range(drawn))
+
+    rows, columns = torch.broadcast_tensors(g.at_i, g.at_j)
+    flat = [allowed(i, j) for i, j in zip(rows.flatten().tolist(), columns.flatten().tolist(), strict=True)]
+    mask = BigBird(size, first, near, drawn, seed)
+    return MaskCase(mask, torch.tensor(flat, dtype=torch.bool).reshape(rows.shape) & everything(g))
+
+
+def drawn_block(seed: int, row: int, n: int) -> int:
+    """The n-th random block of a row block: a 64-bit hash, cut to the bits of the row block."""
+    row, word = max(row, 0), 2**64
+    x = (seed + row * 0x9E3779B97F4A7C15 + n * 0xD1B54A32D192ED03) % word
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        x = (x ^ (x >> 32)) * factor % word
+    return (x ^ (x >> 32)) % 2 ** row.bit_length()
+
+
+def dilated(g: Grid, size: int, dilation: int) -> MaskCase:
+    steps = torch.tensor([dilation * n for n in range(-size, size + 1)])
+    return MaskCase(Dilated(size, dilation), torch.isin(g.at_j - g.at_i, steps))
+
+
 MASKS: dict[str, Callable[[Grid], MaskCase]] = {
     "full": full,
     "none": lambda g: MaskCase(None, everything(g)),
@@ -162,6 +250,18 @@ MASKS: dict[str, Callable[[Grid], MaskCase]] = {
     "window | causal": lambda g: window(g, 1, 1) | causal(g),
     "~causal": lambda g: ~causal(g),
     "~(window | padding)": lambda g: ~(window(g, 1, 1) | padding(g)),
+    "documents": lambda g: documents(g, order=True),
+    "documents [B,N]": lambda g: documents(g, g.batch),
+    "documents unsorted & causal": lambda g: documents(g) & causal(g),
+    "global": global_tokens,
+    "global [B,N]": global_flags,
+    "longformer": lambda g: longformer(g, 1),
+    "longformer [B,N] & padding": lambda g: longformer(g, 1, vary=True) & padding(g, queries=True),
+    "bigbird": lambda g: bigbird(g, 2, 1, 1, 1, seed=3),
+    "bigbird & causal": lambda g: bigbird(g, 1, 1, 3, 2, seed=2**63 - 1) & causal(g),
+    "dilated": lambda g: dilated(g, 2, 2),
+    "dilated | window": lambda g: dilated(g, 1, 3) | window(g, 1, 0),
+    "graph & longformer": lambda g: graph(g) & longformer(g, 0),
     "graph": graph,
     "graph sized": sized,
     "graph complete": complete,
@@ -193,6 +293,11 @@ def counts_nodes(name: str) -> bool:
 
 def takes_positions(name: str) -> bool:
     return "top left" not in name
+
+
+def names_tokens(name: str) -> bool:
+    """Whether queries are the last of the tokens that k holds, so that there cannot be more of them."""
+    return any(word in name for word in ("documents", "global", "longformer"))
 
 
 def _has_edges(name: str) -> bool:

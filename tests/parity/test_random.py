@@ -14,7 +14,7 @@ from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN, BiasCase
 from tests.parity.cases import DIMS, DTYPES, assemble
 from tests.parity.compare import compare
 from tests.parity.grid import Grid
-from tests.parity.mask_cases import MASKS, MaskCase, takes_positions
+from tests.parity.mask_cases import MASKS, MaskCase, names_tokens, takes_positions
 from tests.parity.score_cases import SCORES
 
 # A plain tensor composes with nothing, and kept edges are tied to one graph.
@@ -66,6 +66,8 @@ def summed(names: list[str]) -> Callable[[Grid, MaskCase], BiasCase]:
 def problems(draw: st.DrawFn) -> object:
     names, joints, inverted = draw(masks())
     queries, keys = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+    if any(map(names_tokens, names)):
+        queries = min(queries, keys)
     batch = draw(st.sampled_from([1, 2, 0]))
     heads, kv_heads = draw(st.sampled_from([(1, 1), (2, 2), (4, 2), (6, 3), (2, 1)]))
     dim, value_dim = DIMS[draw(st.sampled_from(["4/7", "8/8", "5/3"]))]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from unified_attn.pairs import Pairs, Shape, check_answer, describe
-from unified_attn.rows import Band, PairList, unique_pairs
+from unified_attn.rows import Band, Listed, Listing, union
 
 if TYPE_CHECKING:
     from unified_attn.masks.graph import Graph
@@ -24,16 +24,16 @@ class Candidates:
     """A superset of the allowed pairs in O(edges).
 
     Args:
-        pairs: The pairs, or the band that lists them on demand.
+        pairs: The pairs, or what lists them on demand.
         rest: What must still be asked of each listed pair; None if all of them are allowed.
     """
 
-    pairs: PairList | Band
+    pairs: Listed | Band | Listing
     rest: Mask | None = None
 
-    def list(self) -> PairList:
+    def list(self) -> Listed:
         """The pairs as a list."""
-        return self.pairs.list() if isinstance(self.pairs, Band) else self.pairs
+        return self.pairs.list()
 
 
 class Mask(nn.Module, ABC):
@@ -141,6 +141,22 @@ class Mask(nn.Module, ABC):
         return "\n".join("".join("#" if cell else "." for cell in row) for row in table)
 
 
+class Keeper(Mask):
+    """A mask whose tensors say which pairs there are, and which keeps what it listed until they move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[object, Listing] = {}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._kept.clear()  # lists stay on the device where they were made
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own lacks annotations
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_kept": {}}  # a copy, or one that is saved, makes its own
+
+
 def band_candidates(band: Reach | None, shape: Shape) -> Candidates | None:
     """The pairs of a band with two finite sides, where positions are the default ones."""
     if band is None or shape.offset is None:
@@ -225,7 +241,8 @@ class And(Compound):
             candidates = part.candidates(shape)
             if candidates is not None:
                 if part.graph is not None:  # one graph of several: a set of pairs
-                    candidates = Candidates(unique_pairs([candidates.list()]))
+                    pairs = union([candidates.pairs], shape.num_queries, shape.num_keys)
+                    candidates = Candidates(pairs)
                 options.append((candidates, [other for other in self.parts if other is not part]))
         if not options:
             return None
@@ -268,12 +285,14 @@ class Or(Compound):
         return allowed
 
     def candidates(self, shape: Shape) -> Candidates | None:
-        found = [part.candidates(shape) for part in self.parts]
-        lists = [candidates.list() for candidates in found if candidates is not None]
-        if len(lists) < len(found):
-            return None
-        exact = all(candidates is None or candidates.rest is None for candidates in found)
-        return Candidates(unique_pairs(lists), None if exact else self)
+        found = []
+        for part in self.parts:
+            candidates = part.candidates(shape)
+            if candidates is None:
+                return None
+            found.append(candidates)
+        pairs = union([candidates.pairs for candidates in found], shape.num_queries, shape.num_keys)
+        return Candidates(pairs, None if all(candidates.rest is None for candidates in found) else self)
 
 
 class Not(Mask):

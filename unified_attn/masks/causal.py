@@ -57,3 +57,9 @@ class Causal(Mask):
 
     def __repr__(self) -> str:
         return "Causal()" if self.align == "bottom_right" else f"Causal(align={self.align!r})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Causal())

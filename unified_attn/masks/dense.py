@@ -60,3 +60,9 @@ class DenseMask(Mask):
 
     def __repr__(self) -> str:
         return f"DenseMask({list(self.table.shape)})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(DenseMask(torch.ones(12, 12, dtype=torch.bool).tril()))

@@ -24,3 +24,9 @@ class Full(Mask):
 
     def __repr__(self) -> str:
         return "Full()"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Full())

@@ -251,3 +251,9 @@ class EdgeMask(Mask):
 
     def __repr__(self) -> str:
         return f"EdgeMask({list(self.edge_mask.shape)})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Graph(torch.stack([torch.arange(12), (torch.arange(12) + 1) % 12]), num_keys=12))

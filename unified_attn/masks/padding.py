@@ -105,3 +105,9 @@ class Padding(Mask):
     def __repr__(self) -> str:
         queries = "" if self.queries is None else f", queries={list(self.queries.shape)}"
         return f"Padding({list(self.keep.shape)}{queries})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Padding.from_lengths(torch.tensor([9]), 12))

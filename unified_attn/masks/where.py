@@ -40,3 +40,9 @@ class Where(Mask):
 
     def __repr__(self) -> str:
         return f"Where({getattr(self.fn, '__name__', type(self.fn).__name__)})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Where(lambda b, h, i, j: (i - j) % 4 == 0))

@@ -72,3 +72,9 @@ class Window(Mask):
 
     def __repr__(self) -> str:
         return f"Window(left={self.left}, right={self.right})"
+
+
+if __name__ == "__main__":
+    from unified_attn.masks._show import show
+
+    show(Window(2, 1))
