@@ -169,6 +169,12 @@ def check_floats(name: str, tensor: object, remedy: str) -> None:
         raise TypeError(f"{name} is {got}; {remedy}")
 
 
+def _broadcasts(sizes: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another. Compilers take `in` for a comparison of objects where sizes are open."""
+    paired = zip(reversed(sizes), reversed(full), strict=False)
+    return len(sizes) <= len(full) and all(s == 1 or s == f for s, f in paired)
+
+
 def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
     shape = pairs.shape
@@ -178,7 +184,7 @@ def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     else:
         full, layout = (shape.batch, shape.num_heads, pairs.query.shape[-1]), "[B, Hq, pairs]"
     sizes = tuple(answer.shape)
-    if len(sizes) > len(full) or any(s not in (1, f) for s, f in zip(reversed(sizes), reversed(full), strict=False)):
+    if not _broadcasts(sizes, full):
         raise ValueError(
             f"{name} returned shape {list(sizes)}, which does not broadcast to {layout} = {list(full)}; compute with "
             f"b, h, i and j, and look a table up as table[i, j]"
@@ -191,7 +197,7 @@ def check_broadcast(name: str, table: Tensor, shape: Shape) -> None:
     """Raises ValueError unless ``table`` broadcasts to ``[B, Hq, Nq, Nk]``."""
     full = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys)
     sizes = tuple(table.shape)
-    if len(sizes) > 4 or any(s not in (1, f) for s, f in zip(reversed(sizes), reversed(full), strict=False)):
+    if not _broadcasts(sizes, full):
         raise ValueError(
             f"{name} has shape {list(sizes)}, which does not broadcast to [B, Hq, Nq, Nk] = {list(full)}; "
             f"give each dimension its full size or 1"

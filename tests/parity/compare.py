@@ -33,7 +33,8 @@ def differentiate(out: Tensor, lse: Tensor, given: dict[str, Tensor], seed: int)
     weight, lse_weight = weight.to(torch.float16).to(torch.bfloat16), lse_weight.to(torch.float16).to(torch.bfloat16)
     finite = lse.masked_fill(lse == -torch.inf, 0.0)
     loss = (out.to(lse.dtype) * weight).sum() + (finite * lse_weight).sum()
-    grads = torch.autograd.grad(loss, list(given.values()), allow_unused=True)
+    # Kept for the next back end: what a bias computed from its data (edge features) is shared by all of them.
+    grads = torch.autograd.grad(loss, list(given.values()), allow_unused=True, retain_graph=True)
     return Result(out.detach(), lse.detach(), dict(zip(given, grads, strict=True)))
 
 

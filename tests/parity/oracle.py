@@ -155,18 +155,74 @@ ALIBI_SLOPES = {
 }
 
 
-def rotations(positions: Tensor, size: int, layout: str, rotary: int, base: float = 10000.0) -> Tensor:
+def rotations(
+    positions: Tensor,
+    size: int,
+    layout: str,
+    rotary: int,
+    base: float = 10000.0,
+    rates: Sequence[float] | None = None,
+    magnitude: float = 1.0,
+) -> Tensor:
     """The matrices R_m of Su et al., 2021, Eq. 15, for positions [B, N]: [B, N, size, size].
 
-    In the paper coordinates 2p and 2p + 1 are turned together; with ``half``, p and p + rotary / 2.
+    In the paper coordinates 2p and 2p + 1 are turned together; with ``half``, p and p + rotary / 2. ``rates`` stand in
+    for the paper's frequencies, and ``magnitude`` stretches what is turned.
     """
     out = torch.eye(size, dtype=torch.float64).repeat(*positions.shape, 1, 1)
     for p in range(rotary // 2):
-        angle = positions.double() * base ** (-2 * p / rotary)
+        angle = positions.double() * (base ** (-2 * p / rotary) if rates is None else rates[p])
         a, b = (2 * p, 2 * p + 1) if layout == "interleaved" else (p, p + rotary // 2)
-        out[..., a, a] = out[..., b, b] = angle.cos()
-        out[..., a, b], out[..., b, a] = -angle.sin(), angle.sin()
+        out[..., a, a] = out[..., b, b] = magnitude * angle.cos()
+        out[..., a, b], out[..., b, a] = -magnitude * angle.sin(), magnitude * angle.sin()
     return out
+
+
+def yarn_rates(size: int, base: float, factor: float, trained: int, fast: float = 32, slow: float = 1) -> list[float]:
+    """Peng et al., 2023, Eq. 18 to 21, pair by pair; the ends of the ramp are whole pairs, as in the authors' code."""
+
+    def pair(turns: float) -> float:  # solves trained * base^(-2p / size) = 2 pi turns for p
+        return size / 2 * math.log(trained / (2 * math.pi * turns)) / math.log(base)
+
+    first, last = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), size - 1)
+    rates = []
+    for p in range(size // 2):
+        own = base ** (-2 * p / size)
+        share = float(p > first) if first == last else min(max((p - first) / (last - first), 0.0), 1.0)
+        rates.append((1 - share) * own + share * own / factor)
+    return rates
+
+
+def llama3_rates(size: int, base: float, factor: float, low: float, high: float, trained: int) -> list[float]:
+    """By wavelength, as the Llama 3.1 models: kept, interpolated, or between."""
+    rates = []
+    for p in range(size // 2):
+        own = base ** (-2 * p / size)
+        wavelength = 2 * math.pi / own
+        if wavelength < trained / high:
+            rates.append(own)
+        elif wavelength > trained / low:
+            rates.append(own / factor)
+        else:
+            share = (trained / wavelength - low) / (high - low)
+            rates.append((1 - share) * own / factor + share * own)
+    return rates
+
+
+def t5_bucket(distance: int, buckets: int, most: int, both: bool) -> int:
+    """Bucket of key minus query, from the definition: exact buckets, then logarithmic ones."""
+    start = 0
+    if both:
+        buckets //= 2
+        start = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return start + distance
+    step = (buckets - exact) * math.log(distance / exact) / math.log(most / exact)
+    return start + min(exact + math.floor(step + 1e-9), buckets - 1)
 
 
 def dropout_factor(

@@ -104,6 +104,11 @@ class Bias(nn.Module):
         """Whether the bias turns q and k."""
         return type(self).turn is not Bias.turn
 
+    @property
+    def turns_by_position(self) -> bool:
+        """Whether a row's turn follows from its own position alone, so that a cache may hold keys already turned."""
+        return True
+
     def __add__(self, other: Bias) -> Bias:
         if isinstance(other, Tensor):
             raise TypeError(f"+ joins biases; the other is a tensor {describe(other)}: wrap it as DenseBias(tensor)")

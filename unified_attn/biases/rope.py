@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.biases.base import Bias
+from unified_attn.biases.rope_scaling import RoPEScaling, check_scaling
 from unified_attn.pairs import Shape, check_count, check_number
 
 
@@ -24,10 +25,14 @@ class RoPE(Bias):
         base: Base of the frequencies.
         layout: Which coordinates form pair p: ``"half"`` p and p + D/2 (Llama as in transformers), ``"interleaved"`` 2p
             and 2p + 1 (the paper, GPT-J). Weights trained with one are wrong with the other.
+        scaling: How the frequencies reach beyond the trained length: :class:`~unified_attn.PositionInterpolation`,
+            ``NTK``, ``DynamicNTK``, ``YaRN`` or ``Llama3``. Its magnitude multiplies turned coordinates of q and of k,
+            so that their part of the product grows by its square. Default none.
         rotary_dim: Turn the first coordinates alone (GPT-NeoX); even; default all.
         start: Added to every position.
 
     Raises:
+        TypeError: If an argument is of the wrong kind.
         ValueError: If a size is odd or out of range, a name unknown, or, in a call, D differs.
 
     Reference: Su et al., RoFormer, 2021, arXiv 2104.09864, Eq. 34.
@@ -46,6 +51,7 @@ class RoPE(Bias):
         head_dim: int,
         base: float = 10000.0,
         layout: Literal["half", "interleaved"] = "half",
+        scaling: RoPEScaling | None = None,
         rotary_dim: int | None = None,
         start: int = 0,
     ) -> None:
@@ -70,15 +76,21 @@ class RoPE(Bias):
         self.layout = layout
         self.rotary_dim = dims
         self.start = start
+        self.scaling = check_scaling(scaling)
+        found = self.scaling.frequencies(dims, base, torch.ones((), dtype=torch.int64))  # what it refuses, at once
+        if found.shape != (dims // 2,):
+            raise ValueError(f"{self.scaling!r} gives frequencies {list(found.shape)}; it must be [{dims // 2}]")
 
     def turn(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self._rotate(q, q_positions), self._rotate(k, k_positions)
+        seen = (k_positions + self.start).flatten()
+        length = torch.cat([seen, seen.new_zeros(1)]).max() + 1  # there may be no keys
+        frequencies = self.scaling.frequencies(self.rotary_dim, self.base, length)
+        return self._rotate(q, q_positions, frequencies), self._rotate(k, k_positions, frequencies)
 
-    def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        steps = torch.arange(0, self.rotary_dim, 2, dtype=dtype, device=x.device)
-        angles = (positions + self.start)[:, None, :, None].to(dtype) * self.base ** (-steps / self.rotary_dim)
-        cos, sin = angles.cos(), angles.sin()
+        angles = (positions + self.start)[:, None, :, None].to(dtype) * frequencies.to(dtype)
+        cos, sin = angles.cos() * self.scaling.magnitude, angles.sin() * self.scaling.magnitude
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.layout == "half":
             a, b = turned.chunk(2, dim=-1)
@@ -88,6 +100,10 @@ class RoPE(Bias):
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
         return turned.to(x.dtype) if rest.shape[-1] == 0 else torch.cat([turned.to(x.dtype), rest], dim=-1)
 
+    @property
+    def turns_by_position(self) -> bool:
+        return not self.scaling.dynamic
+
     def check(self, shape: Shape) -> None:
         if self.head_dim != shape.head_dim:
             raise ValueError(f"RoPE was made for head_dim = {self.head_dim}, but q and k have D = {shape.head_dim}")
@@ -96,4 +112,5 @@ class RoPE(Bias):
         base = "" if self.base == 10000.0 else f", base={self.base:g}"
         part = "" if self.rotary_dim == self.head_dim else f", rotary_dim={self.rotary_dim}"
         start = "" if self.start == 0 else f", start={self.start}"
-        return f"RoPE({self.head_dim}{base}, layout={self.layout!r}{part}{start})"
+        scaling = "" if self.scaling == RoPEScaling() else f", scaling={self.scaling!r}"
+        return f"RoPE({self.head_dim}{base}, layout={self.layout!r}{scaling}{part}{start})"

@@ -123,9 +123,9 @@ def rope_layouts_swapped(patch: pytest.MonkeyPatch) -> None:
     other = {"half": "interleaved", "interleaved": "half"}
 
     def make(rotate: Callable) -> Callable:
-        def swapped(self: RoPE, x: Tensor, positions: Tensor) -> Tensor:
+        def swapped(self: RoPE, x: Tensor, positions: Tensor, *rest: Tensor) -> Tensor:
             turned = RoPE(self.head_dim, self.base, layout=other[self.layout], rotary_dim=self.rotary_dim)
-            return rotate(turned, x, positions + self.start)
+            return rotate(turned, x, positions + self.start, *rest)
 
         return swapped
 

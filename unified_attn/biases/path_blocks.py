@@ -1,0 +1,88 @@
+"""Lengths of shortest paths of packed graphs, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unified_attn.biases.base import Bias, widened
+from unified_attn.biases.learned import check_heads
+from unified_attn.pairs import Pairs, Shape, check_device, check_integers, describe, hold
+
+
+class PathBlockBias(Bias):
+    """What :class:`~unified_attn.ShortestPath` gives for blocks.
+
+    Args:
+        weight: ``[K, Hq]``.
+        codes: ``[sum of n * n]``, in 0..K-1: each graph's table, row by row.
+        sizes: ``[G]``, the n of each graph.
+    """
+
+    weight: Tensor
+    codes: Tensor
+    sizes: Tensor
+    space = "row"
+
+    def __init__(self, weight: Tensor, codes: Tensor, sizes: Tensor) -> None:
+        super().__init__()
+        hold(self, "weight", weight)
+        hold(self, "codes", codes)
+        hold(self, "sizes", sizes)
+
+    def on(self, pairs: Pairs) -> Tensor:
+        first, row = _block_rows(self.sizes, self.codes.shape[0], pairs.shape.num_queries)
+        i, j = pairs.query, pairs.key
+        # One code more, of a row of zeros, for pairs of two graphs.
+        codes = torch.cat([self.codes, self.codes.new_full((1,), self.weight.shape[0])])
+        table = torch.cat([widened(self.weight), self.weight.new_zeros(1, self.weight.shape[1])])
+        place = torch.where(first[i] == first[j], row[i] + j - first[i], self.codes.shape[0])
+        return table[codes[place], pairs.head]
+
+    def check(self, shape: Shape) -> None:
+        check_heads("ShortestPath", self.weight.shape[1], self.weight, shape)
+        check_device("ShortestPath's distance", self.codes, shape)
+        check_device("ShortestPath's sizes", self.sizes, shape)
+        if shape.num_queries != shape.num_keys:
+            raise ValueError(
+                f"ShortestPath's blocks are square, but q has {shape.num_queries} rows and k {shape.num_keys}"
+            )
+        _block_rows(self.sizes, self.codes.shape[0], shape.num_queries)  # the sums, before any work
+
+    def __repr__(self) -> str:
+        codes, heads = self.weight.shape
+        return f"ShortestPath({codes - 2}, {heads})({self.sizes.shape[0]} blocks, {self.codes.shape[0]} lengths)"
+
+
+def flattened(blocks: object) -> tuple[Tensor, Tensor]:
+    """Blocks one after the other, and their sizes."""
+    if not isinstance(blocks, Sequence):
+        raise TypeError(f"distance is a {type(blocks).__name__}; give a tensor, or a sequence of tensors [n, n]")
+    for n, block in enumerate(blocks):
+        check_integers(f"distance[{n}]", block, "give integers [n, n], -1 = no path")
+        if block.dim() != 2 or block.shape[0] != block.shape[1]:
+            raise ValueError(f"distance[{n}] is {describe(block)}; a graph's own lengths are square, [n, n]")
+    device = blocks[0].device if blocks else None
+    sizes = torch.tensor([len(x) for x in blocks], dtype=torch.int64, device=device)
+    return torch.cat([sizes[:0], *(x.flatten() for x in blocks)]), sizes  # of no blocks too
+
+
+@torch.library.custom_op("unified_attn::block_rows", mutates_args=())
+def _block_rows(sizes: Tensor, num_codes: int, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """For each node the first node of its graph, which names the graph, and the place of its row among the codes."""
+    nodes, codes = int(sizes.sum()), int((sizes * sizes).sum())
+    if nodes != num_nodes:
+        raise ValueError(f"ShortestPath's blocks have {nodes} nodes in all, but q and k have {num_nodes} rows")
+    if codes != num_codes:
+        raise ValueError(f"ShortestPath's blocks ask for {codes} lengths (the sum of n * n), but {num_codes} are given")
+    first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes, output_size=nodes)
+    start = ((sizes * sizes).cumsum(0) - sizes * sizes).repeat_interleave(sizes, output_size=nodes)
+    local = torch.arange(nodes, device=sizes.device) - first
+    return first, start + local * sizes.repeat_interleave(sizes, output_size=nodes)
+
+
+@_block_rows.register_fake
+def _(sizes: Tensor, num_codes: int, num_nodes: int) -> tuple[Tensor, Tensor]:
+    return sizes.new_empty(num_nodes), sizes.new_empty(num_nodes)

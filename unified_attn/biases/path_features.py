@@ -1,0 +1,130 @@
+"""Features of the edges along shortest paths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unified_attn.biases.base import Bias
+from unified_attn.biases.edge_features import features
+from unified_attn.biases.learned import at_batch, check_pair_codes, check_size, codes_within
+from unified_attn.pairs import Shape, check_device, describe, hold
+
+
+class PathFeatures(nn.Module):
+    """Features of the edges along a shortest path, averaged: calling it on them gives the bias to pass on.
+
+        b_ij = 1 / L * sum_{n < L} <weight[n, h], edge_attr[e_n]>,     e_0, ..., e_{L-1} the path from i to j
+
+    A pair without edges on its path (itself, or one that is not connected) gets 0. The weight starts at 0, so that an
+    untrained bias changes nothing.
+
+    Args:
+        edge_dim: F.
+        max_length: Most edges of a path.
+        num_heads: Hq.
+
+    Attributes:
+        weight: ``[max_length, num_heads, edge_dim]``: one vector for each place on a path, and head.
+
+    Raises:
+        TypeError: If a size is no integer, edge features are no floats or paths no integers.
+        ValueError: If a size is below 1, a shape is wrong, a path longer than ``max_length`` or an edge not in
+            -1..E-1, or, in a call of the operator, if they do not fit q and k.
+
+    Cost: O(E L Hq) for the products, which are made once an edge and place, and O(pairs Hq) a place on the path.
+
+    Reference: Ying et al., Graphormer, NeurIPS 2021, arXiv 2106.05234, Eq. 7.
+
+    Example:
+        A path 0 - 1 - 2 of two edges with features 4 and 10, seen from node 0; the second place weighs half:
+
+        >>> path = PathFeatures(1, max_length=2, num_heads=1)
+        >>> _ = path.weight.data.copy_(torch.tensor([1.0, 0.5]).reshape(2, 1, 1))
+        >>> paths = torch.tensor([[[-1, -1], [0, -1], [0, 1]]])  # to itself, to 1, to 2
+        >>> bias = path(torch.tensor([[4.0], [10.0]]), paths)
+        >>> zero = torch.tensor(0)
+        >>> bias.add(zero, zero, zero, torch.arange(3), None).detach()  # 0, 4, (4 + 5) / 2
+        tensor([0.0000, 4.0000, 4.5000])
+    """
+
+    weight: nn.Parameter
+
+    def __init__(self, edge_dim: int, max_length: int, num_heads: int) -> None:
+        super().__init__()
+        check_size("edge_dim", edge_dim)
+        check_size("max_length", max_length)
+        check_size("num_heads", num_heads)
+        self.edge_dim = edge_dim
+        self.max_length = max_length
+        self.num_heads = num_heads
+        self.weight = nn.Parameter(torch.empty(max_length, num_heads, edge_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets the weight to 0."""
+        nn.init.zeros_(self.weight)
+
+    def forward(self, edge_attr: Tensor, paths: Tensor) -> Bias:
+        """The bias of these edges and paths.
+
+        Args:
+            edge_attr: ``[E, F]`` floats.
+            paths: ``[Nq, Nk, L]`` or ``[B, Nq, Nk, L]`` integers, L at most ``max_length``: row (i, j) holds the
+                numbers of the edges in the order of the path from i to j, filled up with -1.
+        """
+        values, weight = features(edge_attr, self.edge_dim, self.weight)
+        edges = codes_within("paths", paths, -1, edge_attr.shape[0] - 1)
+        if edges.dim() not in (3, 4):
+            raise ValueError(f"paths is {describe(paths)}; it must be [Nq, Nk, L] or [B, Nq, Nk, L]")
+        if edges.shape[-1] > self.max_length:
+            raise ValueError(
+                f"paths holds up to {edges.shape[-1]} edges a path, but max_length is {self.max_length}: make it "
+                f"greater, or cut the paths"
+            )
+        if edges.shape[-1] == 0:  # no path has an edge: one place that none of them reaches
+            edges = nn.functional.pad(edges, (0, 1), value=-1)
+        products = torch.einsum("ef,nhf->enh", values, weight[: edges.shape[-1]])
+        return PathFeatureBias(products, edges if edges.dim() == 4 else edges[None])
+
+    def __repr__(self) -> str:
+        return f"PathFeatures({self.edge_dim}, max_length={self.max_length}, num_heads={self.num_heads})"
+
+
+class PathFeatureBias(Bias):
+    """What :class:`PathFeatures` gives.
+
+    Args:
+        products: ``[E, L, Hq]``, what an edge brings at a place of a path.
+        paths: ``[1 | B, Nq, Nk, L]``, in -1..E-1.
+    """
+
+    products: Tensor
+    paths: Tensor
+    space = "row"
+
+    def __init__(self, products: Tensor, paths: Tensor) -> None:
+        super().__init__()
+        hold(self, "products", products)
+        hold(self, "paths", paths)
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
+        # A row of zeros after the last edge, which -1 picks.
+        products = torch.cat([self.products, self.products.new_zeros(1, *self.products.shape[1:])])
+        total = count = torch.zeros((), dtype=products.dtype, device=products.device)
+        for place in range(self.paths.shape[-1]):
+            edges = at_batch(self.paths, b, i, j, place)
+            total = total + products[edges, place, h]
+            count = count + (edges >= 0)
+        return total / count.clamp(min=1.0)
+
+    def check(self, shape: Shape) -> None:
+        check_device("PathFeatures's weight", self.products, shape)
+        if self.products.shape[2] != shape.num_heads:
+            raise ValueError(
+                f"PathFeatures was made for num_heads = {self.products.shape[2]}, but q has {shape.num_heads} heads"
+            )
+        check_pair_codes("PathFeatures", "paths", self.paths, shape)
+
+    def __repr__(self) -> str:
+        return f"PathFeatures({list(self.products.shape)}, {list(self.paths.shape)})"
