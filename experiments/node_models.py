@@ -9,100 +9,108 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, elu
 
 from experiments.layers import Source, layer
+from unified_attn import Graph
 
 
 @dataclass
-class CitationConfig:
-    """The two layers of the GAT paper (Velickovic et al. 2018, section 3.3), or the same with another attention.
+class NodeNetConfig:
+    """Sizes of a node classifier.
 
     Args:
-        layer: `gat`, `gatv2` or `transformer`.
-        heads: Of the first layer, side by side.
-        channels: Size of each.
-        out_heads: Of the second layer, averaged.
-        dropout: Of features and of attention weights.
+        residual: Residual blocks of norm, attention and feed-forward part, as in Platonov et al. 2023 (arXiv
+            2302.11640, section 4); else plain layers with ELU, as in the GAT paper (arXiv 1710.10903, section 3.3).
+        depth: Number of layers or blocks.
+        heads: Of a layer, side by side; the last plain layer has one.
+        channels: Size of a head.
+        dropout: Of features; in plain layers of attention weights too.
     """
 
-    layer: str = "gat"
+    residual: bool = False
+    depth: int = 2
     heads: int = 8
     channels: int = 8
-    out_heads: int = 1
     dropout: float = 0.6
 
-
-class CitationNet(nn.Module):
-    """Logits ``[N, classes]`` of features ``[N, F]``."""
-
-    def __init__(self, features: int, classes: int, config: CitationConfig, source: Source) -> None:
-        super().__init__()
-        width, p = config.heads * config.channels, config.dropout
-        self.p = p
-        self.first = layer(source, config.layer, features, config.channels, config.heads, dropout=p)
-        self.second = layer(source, config.layer, width, classes, config.out_heads, concat=False, dropout=p)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = elu(self.first(dropout(x, self.p, self.training), edge_index))
-        return self.second(dropout(x, self.p, self.training), edge_index)
+    def __post_init__(self) -> None:
+        for name in ("depth", "heads", "channels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; it must lie in 0..1, below 1")
 
 
-@dataclass
-class ResidualConfig:
-    """The residual models of Platonov et al. 2023 (arXiv 2302.11640, section 4): norm, attention, feed-forward, sum.
+def node_net(features: int, classes: int, model: str, config: NodeNetConfig, source: Source) -> nn.Module:
+    """A module that maps features ``[N, F]`` and edges to logits ``[N, classes]``.
 
     Args:
-        layer: `gat`, `gatv2` or `transformer` (their GT).
-        separate: Show the feed-forward part a node's own features beside what it heard (their GAT-sep).
-        width: Of every layer.
-        heads: That share it.
-        layers: Number of blocks.
-        dropout: Of features.
+        features: F.
+        classes: Number of classes.
+        model: `gat`, `gatv2`, `transformer`; in residual blocks also `gat-sep`, whose feed-forward part sees a node's
+            own features beside what it heard.
+        config: Sizes.
+        source: Whose layers.
     """
+    check_model(model, config)
+    if config.residual:
+        return ResidualNet(features, classes, model, config, source)
+    return PlainNet(features, classes, model, config, source)
 
-    layer: str = "gat"
-    separate: bool = False
-    width: int = 64
-    heads: int = 8
-    layers: int = 5
-    dropout: float = 0.2
 
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width is {self.width}, which {self.heads} heads cannot share; give a multiple")
+def check_model(model: str, config: NodeNetConfig) -> None:
+    """Raises ValueError unless such a model can be made."""
+    if model == "gat-sep" and not config.residual:
+        raise ValueError("model is 'gat-sep', which has residual blocks, but net.residual is false")
+
+
+class PlainNet(nn.Module):
+    def __init__(self, features: int, classes: int, model: str, config: NodeNetConfig, source: Source) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        width, layers = features, []
+        for _ in range(config.depth - 1):
+            layers.append(layer(source, model, width, config.channels, config.heads, dropout=config.dropout))
+            width = config.heads * config.channels
+        layers.append(layer(source, model, width, classes, 1, dropout=config.dropout))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
+        for n, attention in enumerate(self.layers):
+            x = attention(dropout(elu(x) if n else x, self.dropout, self.training), edge_index)
+        return x
 
 
 class ResidualBlock(nn.Module):
-    def __init__(self, config: ResidualConfig, source: Source) -> None:
+    def __init__(self, model: str, config: NodeNetConfig, source: Source) -> None:
         super().__init__()
-        width = config.width
+        width = config.heads * config.channels
+        kind, self.separate = ("gat", True) if model == "gat-sep" else (model, False)
         # These graphs are listened to as they are: neither the paper nor we add loops to them.
-        loops = {} if config.layer == "transformer" else {"add_self_loops": False}
-        self.separate = config.separate
+        loops = {} if kind == "transformer" else {"add_self_loops": False}
         self.norm = nn.LayerNorm(width)
-        self.attention = layer(source, config.layer, width, width // config.heads, config.heads, **loops)
+        self.attention = layer(source, kind, width, config.channels, config.heads, **loops)
         self.feed_forward = nn.Sequential(
-            nn.Linear(width * (2 if config.separate else 1), width),
+            nn.Linear(width * (2 if self.separate else 1), width),
             nn.Dropout(config.dropout),
             nn.GELU(),
             nn.Linear(width, width),
             nn.Dropout(config.dropout),
         )
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
         own = self.norm(x)
         heard = self.attention(own, edge_index)
         return x + self.feed_forward(torch.cat([own, heard], dim=-1) if self.separate else heard)
 
 
 class ResidualNet(nn.Module):
-    """Logits ``[N, classes]`` of features ``[N, F]``."""
-
-    def __init__(self, features: int, classes: int, config: ResidualConfig, source: Source) -> None:
+    def __init__(self, features: int, classes: int, model: str, config: NodeNetConfig, source: Source) -> None:
         super().__init__()
-        self.enter = nn.Sequential(nn.Linear(features, config.width), nn.Dropout(config.dropout), nn.GELU())
-        self.blocks = nn.ModuleList(ResidualBlock(config, source) for _ in range(config.layers))
-        self.leave = nn.Sequential(nn.LayerNorm(config.width), nn.Linear(config.width, classes))
+        width = config.heads * config.channels
+        self.enter = nn.Sequential(nn.Linear(features, width), nn.Dropout(config.dropout), nn.GELU())
+        self.blocks = nn.ModuleList(ResidualBlock(model, config, source) for _ in range(config.depth))
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
         x = self.enter(x)
         for block in self.blocks:
             x = block(x, edge_index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import statistics
 import sys
@@ -14,67 +15,111 @@ from typing import Any
 import lightning
 
 from experiments.environment import environment
-from experiments.training.config import RunConfig
+from experiments.training.config import Metric, RunConfig
 from experiments.training.figures import draw_curves
 from experiments.training.run import Outcome
 
 PACKAGES = ("unified-attn", "lightning", "torch-geometric", "numba")
 
 
-def repeat(
-    one: Callable[[int, Path], Outcome], config: RunConfig, settings: dict[str, Any], metric: str
-) -> dict[str, Any]:
-    """Runs each seed in a folder of its own and writes what came out, after every seed.
+class Job:
+    """A folder with the runs of one setting. Made before any work, so that a wrong folder is said at once.
 
     Args:
-        one: Takes a seed, which is set, and the folder of its run.
-        config: Where, and how often.
-        settings: All settings of the job, for the results file. A resumed job must have the same.
-        metric: Name of the score.
-
-    Returns:
-        What results.json holds.
+        run: Where, and how often.
+        name: Of the folder below outputs/ where `run` names none.
+        settings: All settings of the job, for the results file; a resumed job must have the same.
+        metric: What a run is judged by.
 
     Raises:
         ValueError: If the folder holds another job's results, or this one's without `resume`.
     """
-    out = config.out
-    file = out / "results.json"
-    settings = json.loads(json.dumps(settings, default=str))
-    done: list[dict[str, Any]] = []
-    if file.exists():
-        before = json.loads(file.read_text())
-        if not config.resume:
-            raise ValueError(f"out is {out}, which holds results already; give another folder, or --run.resume true")
-        if before["settings"] != settings:
-            raise ValueError(f"out is {out}, whose results are of other settings; give another folder")
-        done = before["runs"]
-    finished = {record["seed"] for record in done}
-    results: dict[str, Any] = {}
-    for seed in range(config.first_seed, config.first_seed + config.seeds):
-        folder = out / f"seed-{seed}"
-        if seed not in finished:
-            folder.mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, run: RunConfig, name: str, settings: dict[str, Any], metric: Metric) -> None:
+        self.run, self.metric = run, metric
+        self.out = run.out or Path("outputs") / name
+        self.file = self.out / "results.json"
+        self.settings = json.loads(json.dumps(settings, default=str))
+        self.runs: list[dict[str, Any]] = []
+        if self.file.exists():
+            before = json.loads(self.file.read_text())
+            if not run.resume:
+                raise ValueError(f"out is {self.out}, which holds results; give another folder, or --resume true")
+            if before["settings"] != self.settings:
+                changed = differences(before["settings"], self.settings)
+                raise ValueError(f"out is {self.out}, whose results are of other settings: {changed}; give another")
+            self.runs = before["runs"]
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.write()
+
+    def repeat(self, one: Callable[[int, Path], Outcome]) -> dict[str, Any]:
+        """Runs each seed in a folder of its own and writes what came out, after every seed.
+
+        Args:
+            one: Takes a seed, which is set, and the folder of its run.
+
+        Returns:
+            What results.json holds.
+        """
+        finished = {record["seed"] for record in self.runs}
+        for seed in range(self.run.first_seed, self.run.first_seed + self.run.seeds):
+            if seed in finished:
+                continue
+            folder = self.out / f"seed-{seed}"
+            folder.mkdir(exist_ok=True)
             lightning.seed_everything(seed, verbose=False)
-            done.append(one(seed, folder).record())
-            print(f"seed {seed}: {metric} {done[-1]['test']:.4f} after {done[-1]['epochs']} epochs", flush=True)
-        results = summary(done, settings, metric)
-        file.write_text(json.dumps(results, indent=1) + "\n")
-    draw_curves([out / f"seed-{record['seed']}" / "metrics.csv" for record in done], out / "curves.png", metric)
-    print(f"{metric}: {100 * results['mean']:.2f} ± {100 * results['std']:.2f} %, {len(done)} seeds; {file}")
-    return results
+            outcome = one(seed, folder)
+            self.runs.append(asdict(outcome))
+            self.write()
+            shown = self.metric.show(outcome.test)
+            print(f"seed {seed}: {self.metric.name} {shown}, best of {outcome.epochs} epochs: {outcome.best_epoch}")
+        draw_curves(
+            [self.out / f"seed-{record['seed']}" / "metrics.csv" for record in self.runs],
+            self.out / "curves.png",
+            self.metric.name,
+        )
+        results = self.results()
+        test = results["test"]
+        print(f"{self.metric.name}: {self.metric.show(test['mean'], test['std'])}, {len(self.runs)} seeds; {self.file}")
+        return results
+
+    def results(self) -> dict[str, Any]:
+        parts = {part: spread([record[part] for record in self.runs]) for part in ("test", "val")}
+        return {
+            "metric": self.metric.name,
+            **parts,
+            "runs": self.runs,
+            "settings": self.settings,
+            "environment": environment(command(), PACKAGES),
+        }
+
+    def write(self) -> None:
+        """Whole or not at all, whenever it is interrupted."""
+        draft = self.file.with_suffix(".tmp")
+        draft.write_text(json.dumps(self.results(), indent=1) + "\n")
+        os.replace(draft, self.file)
 
 
-def summary(runs: list[dict[str, Any]], settings: dict[str, Any], metric: str) -> dict[str, Any]:
-    scores = [record["test"] for record in runs]
+def spread(scores: list[float]) -> dict[str, float | None]:
+    """Mean and sample deviation; of one run there is no deviation."""
     return {
-        "metric": metric,
-        "mean": statistics.mean(scores),
+        "mean": statistics.mean(scores) if scores else None,
         "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-        "runs": runs,
-        "settings": settings,
-        "environment": environment(command(), PACKAGES),
     }
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """`training.lr 0.005 -> 0.01`, for all that differs."""
+    flat_old, flat_new = flat(old), flat(new)
+    names = sorted(name for name in flat_old | flat_new if flat_old.get(name) != flat_new.get(name))
+    return ", ".join(f"{name} {flat_old.get(name)} -> {flat_new.get(name)}" for name in names)
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
 
 
 def command() -> str:
@@ -83,8 +128,3 @@ def command() -> str:
     parts = file.with_suffix("").parts
     parts = parts[parts.index("experiments") :] if "experiments" in parts else (file.stem,)
     return shlex.join(["python", "-m", ".".join(part for part in parts if part != "__main__"), *sys.argv[1:]])
-
-
-def plain(*configs: Any) -> dict[str, Any]:
-    """Settings of several dataclasses, by class."""
-    return {type(config).__name__: asdict(config) for config in configs}

@@ -6,17 +6,17 @@ import logging
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import TensorBoardLogger
 
-from experiments.training.callbacks import EpochBar, RandomState
-from experiments.training.config import TrainingConfig
+from experiments.training.callbacks import Bar, Best, History, RandomState, Saved, Schedule
+from experiments.training.config import Metric, TrainingConfig
 
 
 @dataclass
@@ -27,6 +27,7 @@ class Outcome:
         seed: Of the run.
         test: Score on the test part, of the best epoch.
         val: Score on the validation part, likewise.
+        best_epoch: Its number, from 0.
         epochs: Epochs trained.
         seconds: Of training, after the last resume.
     """
@@ -34,11 +35,9 @@ class Outcome:
     seed: int
     test: float
     val: float
+    best_epoch: int
     epochs: int
     seconds: float
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def optimizer(module: torch.nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -52,15 +51,16 @@ def fit(
     val: Iterable[Any],
     test: Iterable[Any],
     config: TrainingConfig,
+    metric: Metric,
     folder: Path,
     seed: int,
     *,
     resume: bool,
     progress: bool,
 ) -> Outcome:
-    """Trains, then tests the weights of the best epoch.
+    """Trains, then tests the weights of the best epoch, which are left in `module` and in best.pt.
 
-    The module logs `val/loss` and `val/score` in validation and `test/score` in the test.
+    The module logs `train/loss` in training, `val/loss` and `val/score` in validation, `test/score` in the test.
 
     Args:
         module: Made after `seed` was set.
@@ -68,42 +68,43 @@ def fit(
         val: Batches of the validation part.
         test: Batches of the test part.
         config: How long.
-        folder: For checkpoints and logs.
+        metric: What the score is.
+        folder: For checkpoint and logs.
         seed: Goes into the outcome.
-        resume: Go on from the folder's last checkpoint, where there is one.
+        resume: Go on from the folder's checkpoint, where there is one.
         progress: Show a bar.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it reports hardware at every training
     # Lightning calls a pytree function that torch has renamed; a batch may be a whole graph, without workers.
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
-    best = ModelCheckpoint(folder, filename="best", monitor=config.monitor, mode=config.mode, save_last=True)
-    best.CHECKPOINT_NAME_LAST = "last"
-    callbacks: list[lightning.Callback] = [RandomState(), best]
+    monitor = f"val/{config.monitor}"
+    mode = "max" if config.monitor == "score" and metric.higher_is_better else "min"
+    best, checkpoint = Best(monitor, mode), folder / "last.ckpt"
+    callbacks: list[lightning.Callback] = [RandomState(), Schedule(config), best, History(folder / "metrics.csv")]
     if config.patience or config.threshold is not None:
         patience = config.patience or config.epochs
-        stopping = EarlyStopping(
-            config.monitor, mode=config.mode, patience=patience, stopping_threshold=config.threshold
-        )
-        callbacks.append(stopping)
+        callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience, stopping_threshold=config.threshold))
     if progress:
-        callbacks.append(EpochBar(f"seed {seed}"))
+        callbacks.append(Bar(f"seed {seed}", best))
     trainer = lightning.Trainer(
         max_epochs=config.epochs,
         accelerator="cpu",
-        callbacks=callbacks,
-        logger=[CSVLogger(folder, "", ""), TensorBoardLogger(folder, "", "tensorboard")],
+        callbacks=[*callbacks, Saved(checkpoint, config.save_every)],
+        logger=TensorBoardLogger(folder, "", "tensorboard"),
         log_every_n_steps=1,
         gradient_clip_val=config.clip or None,
         num_sanity_val_steps=0,
         enable_model_summary=False,
         enable_progress_bar=False,
     )
-    last = folder / "last.ckpt"
     begin = time.perf_counter()
-    trainer.fit(module, train, val, ckpt_path=last if resume and last.exists() else None)
+    trainer.fit(module, train, val, ckpt_path=checkpoint if resume and checkpoint.exists() else None)
     seconds = time.perf_counter() - begin
     epochs = trainer.current_epoch
-    (tested,) = trainer.test(module, test, ckpt_path=best.best_model_path, verbose=False)
-    (validated,) = trainer.validate(module, val, ckpt_path=best.best_model_path, verbose=False)
-    return Outcome(seed, tested["test/score"], validated["val/score"], epochs, round(seconds, 1))
+    module.load_state_dict(best.weights)
+    (tested,) = trainer.test(module, test, verbose=False)
+    (validated,) = trainer.validate(module, val, verbose=False)
+    torch.save(best.weights, folder / "best.pt")
+    checkpoint.unlink(missing_ok=True)
+    return Outcome(seed, tested["test/score"], validated["val/score"], best.epoch, epochs, round(seconds, 1))
