@@ -70,8 +70,8 @@ def node_classification(
             class (ten splits, accuracy; `minesweeper`: ROC AUC).
         model: `gat`, `gatv2`, `transformer`; `gat-sep` in residual blocks.
         layers: Whose layers: ours, or torch-geometric's as a baseline with the same seeds.
-        training: How long.
-        net: Sizes.
+        training: How it is trained.
+        net: Sizes of the network.
 
     Returns:
         What results.json holds.

@@ -14,6 +14,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from rich import get_console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.training.config import TrainingConfig
@@ -116,7 +117,7 @@ class Bar(lightning.Callback):
 
     def __init__(self, title: str, best: Best) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-        self.bar = Progress(*columns, TimeRemainingColumn(), transient=True)
+        self.bar = Progress(*columns, TimeRemainingColumn(), transient=True, disable=not get_console().is_terminal)
         self.task = self.bar.add_task(title, total=None, state="")
         self.best = best
 

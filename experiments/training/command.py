@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -41,10 +43,17 @@ def start(
     return job(run=run, **options)
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):
+    """Leaves the lines of the description as they are."""
+
+
 def parser_of(job: Callable[..., Any]) -> jsonargparse.ArgumentParser:
     module = inspect.getmodule(job)
     name = getattr(getattr(module, "__spec__", None), "name", job.__module__)
-    parser = jsonargparse.ArgumentParser(prog=f"python -m {name}", description=inspect.getdoc(module))
+    program = f"python -m {name}"
+    parser = jsonargparse.ArgumentParser(
+        prog=program, usage=f"{program} [options]", description=inspect.getdoc(module), formatter_class=Formatter
+    )
     parser.add_argument("--config", action="config", help="File of options, as --print_config writes it.")
     parser.add_class_arguments(RunConfig)
     parser.add_function_arguments(job, skip={"run"})
@@ -53,7 +62,5 @@ def parser_of(job: Callable[..., Any]) -> jsonargparse.ArgumentParser:
 
 def without_exits(argv: list[str] | None) -> list[str]:
     """The same without the options that print something and leave."""
-    import sys
-
     given = sys.argv[1:] if argv is None else argv
     return [word for word in given if word not in ("-h", "--help") and not word.startswith("--print_config")]
