@@ -101,7 +101,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         for color, model in zip(mpl.color_sequences["tab10"], dict.fromkeys(r["model"] for r in runs), strict=False):
             own = sorted((r for r in runs if r["model"] == model), key=lambda r: r["size"])
             for part, style in (("val", "o-"), ("test", "o--")):
-                means, deviations = ([r[part][what] for r in own] for what in ("mean", "std"))
+                means, deviations = ([r[part][what] or 0.0 for r in own] for what in ("mean", "std"))
                 label = model if part == "val" else None
                 sizes = [r["size"] for r in own]
                 axes.errorbar(sizes, means, deviations, fmt=style, color=color, label=label, markersize=3, capsize=2)

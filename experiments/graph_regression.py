@@ -77,12 +77,7 @@ def graph_regression(
         "training": dataclasses.asdict(training),
         "network": dataclasses.asdict(network),
     }
-    parts = [
-        network.local or "",
-        "global" if network.global_attention else "",
-        "types" if network.num_edge_types else "",
-    ]
-    job = Job(run, f"graph_regression/{'-'.join(filter(None, [*parts, layers]))}", settings, ERROR)
+    job = Job(run, f"graph_regression/{name_of(network)}-{layers}", settings, ERROR)
     data = aqsol()
     (split,) = data.splits
     molecules = Molecules(data, network)
@@ -100,6 +95,12 @@ def graph_regression(
         return fit(module, *batches, training, ERROR, folder, seed, resume=run.resume, progress=run.progress)
 
     return job.repeat(one)
+
+
+def name_of(network: GraphNetConfig) -> str:
+    """`transformer-global-types`: the parts that differ most."""
+    parts = {"global": network.global_attention, "types": network.num_edge_types}
+    return "-".join([*filter(None, [network.local]), *(name for name, there in parts.items() if there)])
 
 
 def check_network(network: GraphNetConfig, layers: Source) -> None:

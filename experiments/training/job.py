@@ -79,8 +79,8 @@ class Job:
             self.metric.name,
         )
         results = self.results()
-        test = results["test"]
-        print(f"{self.metric.name}: {self.metric.show(test['mean'], test['std'])}, {len(self.runs)} seeds; {self.file}")
+        both = [value for value in results["test"].values() if value is not None]
+        print(f"{self.metric.name}: {self.metric.show(*both)}, seeds: {len(self.runs)}; {self.file}")
         return results
 
     def results(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def spread(scores: list[float]) -> dict[str, float | None]:
     """Mean and sample deviation; of one run there is no deviation."""
     return {
         "mean": statistics.mean(scores) if scores else None,
-        "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "std": statistics.stdev(scores) if len(scores) > 1 else None,
     }
 
 
