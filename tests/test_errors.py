@@ -152,7 +152,8 @@ OPTIONS: dict[str, Row] = {
         "Causal(align='top_left') counts rows",
     ),
     "backend unknown": (
-        call(backend="flash"), ValueError, "backend is 'flash'; choose one of 'csr', 'scatter', 'reference', or None",
+        call(backend="flash"), ValueError,
+        "backend is 'flash'; choose one of 'sdpa', 'tiled', 'csr', 'scatter', 'flex', 'reference', or None",
     ),
     "backend in capitals": (call(backend="CSR"), ValueError, "backend is 'CSR'; choose one of"),
     "backend a number": (call(backend=5), TypeError, "backend is a int; give a name or a Backend object"),

@@ -383,7 +383,22 @@ def test_a_back_end_that_returns_the_wrong_kind(answer: Any) -> None:
 
     q = torch.zeros(2, 2, 4, 4)
     with pytest.raises((TypeError, ValueError), match=r"back end 'odd' must return"):
-        attention(q, q, q, backend=Odd())
+        attention_with_lse(q, q, q, backend=Odd())
+
+
+def test_a_back_end_may_leave_out_the_lse_where_nobody_asks_for_it() -> None:
+    class Short(Mine):
+        def run(self, problem: Any) -> tuple[Tensor, Tensor | None]:
+            out, lse = super().run(problem)
+            return out, lse if problem.needs_lse else None
+
+    q = torch.randn(2, 2, 4, 4)
+    torch.testing.assert_close(attention(q, q, q, backend=Short()), attention(q, q, q, backend=Mine()))
+    assert attention_with_lse(q, q, q, backend=Short())[1].shape == (2, 2, 4)
+    sink = Dot(sink=torch.zeros(2))  # needs one
+    torch.testing.assert_close(
+        attention(q, q, q, score=sink, backend=Short()), attention(q, q, q, score=sink, backend="reference")
+    )
 
 
 def test_reasons_that_are_no_list_are_refused() -> None:

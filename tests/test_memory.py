@@ -93,6 +93,34 @@ def test_a_graph_of_500000_edges_needs_less_than_one_message_tensor(score: str, 
     assert int(fresh(PEAK + ON_GRAPH.format(score=score, bias=bias))) < one
 
 
+WITH_FEATURES = """
+def make(n, e):
+    g = torch.Generator().manual_seed(0)
+    x = [torch.randn(n, 4, 16, generator=g).requires_grad_() for _ in range(3)]
+    graph = Graph(torch.randint(0, n, (2, e), generator=g), num_keys=n)
+    weights = [torch.randn(64, 16, generator=g).requires_grad_() for _ in range(2)]
+    return (*x, graph, torch.randn(e, 16, generator=g).requires_grad_({learned}), *weights)
+
+def step(q, k, v, graph, edge_attr, key, value):
+    out = graph_attention(q, k, v, graph, score={score}, bias=EdgeProjection(edge_attr, {weights}), backend="csr")
+    out.backward(out)
+
+growth(step, make(50, 500), make(20000, 500000))
+"""
+
+
+@linux
+@pytest.mark.parametrize("learned", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("score", "weights"), [("Dot()", "key, value"), ("GATv2(torch.ones(4, 16))", "key")], ids=["Dot", "GATv2"]
+)
+def test_features_of_500000_edges_need_less_than_one_message_tensor(score: str, weights: str, learned: bool) -> None:
+    """Layers with ``edge_dim`` formed [E, H, C] before they added it."""
+    one = 500_000 * 4 * 16 * 4  # [E, H, C] in float32: 122 MiB
+    code = PEAK + WITH_FEATURES.format(score=score, weights=weights, learned=learned)
+    assert int(fresh(code)) < one
+
+
 @linux
 @pytest.mark.parametrize("backend", ["None", pytest.param("'csr'", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ LIBRARY = "unified_attn"
 # A part of the library imports from its own row and the rows above it, inside functions too; for types alone, from any.
 ROWS = [
     {"_compiling", "_counting_sort", "dropout"},
-    {"errors", "rows", "pairs", "vectors", "problem"},
+    {"errors", "rows", "pairs", "vectors", "problem", "tiles"},
     {"masks", "biases", "scores"},
     {"kernels"},
     {"backends"},
-    {"operator"},
+    {"operator", "linear"},
     {"nn"},
     {"models"},
     {"interop", "accounting", "diagnostics", "testing", "__init__"},

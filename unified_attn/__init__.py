@@ -33,6 +33,7 @@ from unified_attn.biases import (
     YaRN,
 )
 from unified_attn.errors import UnsupportedError
+from unified_attn.linear import LinearState, linear_attention
 from unified_attn.masks import (
     BigBird,
     Causal,
@@ -85,6 +86,7 @@ __all__ = [
     "GATv2",
     "GlobalTokens",
     "Graph",
+    "LinearState",
     "Llama3",
     "LogPrior",
     "Longformer",
@@ -110,5 +112,6 @@ __all__ = [
     "attention_with_lse",
     "explain",
     "graph_attention",
+    "linear_attention",
     "merge",
 ]

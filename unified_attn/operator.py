@@ -53,8 +53,8 @@ def attention(
         dropout_p: Probability to drop a weight. It acts whenever it is above 0: layers pass 0 in evaluation.
         q_positions: ``[Nq]`` or ``[B, Nq]`` integers. Default: the queries are the last tokens; with a graph 0, 1, ...
         k_positions: ``[Nk]`` or ``[B, Nk]`` integers. Default 0, 1, ...
-        backend: A name (``"reference"``, ``"scatter"``, ``"csr"``) or an object; None chooses by the rule in
-            :mod:`unified_attn.backends`.
+        backend: A name (``"sdpa"``, ``"tiled"``, ``"csr"``, ``"scatter"``, ``"flex"``, ``"reference"``) or an object;
+            None chooses by the rule in :mod:`unified_attn.backends`.
 
     Returns:
         ``[B, Hq, Nq, Dv]`` in q's dtype, computed in float32 (float64 for float64 inputs). Under autocast k and v are
@@ -77,7 +77,7 @@ def attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
-    return _run(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, backend)[0]
+    return _run(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, backend, needs_lse=False)[0]
 
 
 def graph_attention(
@@ -192,7 +192,9 @@ def attention_with_lse(
         >>> attention_with_lse(x, x, x)[1][0, 0]  # log of four keys
         tensor([1.3863, 1.3863, 1.3863, 1.3863])
     """
-    return _run(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, backend)
+    out, lse = _run(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, backend, needs_lse=True)
+    assert lse is not None  # checked
+    return out, lse
 
 
 def merge(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -355,7 +357,7 @@ def explain(
         >>> from unified_attn import Causal
         >>> x = torch.zeros(1, 1, 4, 2)
         >>> explain(x, x, x, mask=Causal()).backend
-        'reference'
+        'sdpa'
     """
     problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
     known = dict(BACKENDS)
@@ -383,6 +385,8 @@ def _problem(
     dropout_p: float,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
+    *,
+    needs_lse: bool = False,
 ) -> Problem:
     """Puts objects in place of defaults, and checks the call."""
     if mask is None:
@@ -405,7 +409,7 @@ def _problem(
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
         k = k.to(q.dtype) if isinstance(k, Tensor) and k.is_floating_point() else k
         v = v.to(q.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
-    return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
+    return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
 
 
 def _autocasts(device: torch.device) -> bool:
@@ -437,28 +441,33 @@ def _run(
     q_positions: Tensor | None,
     k_positions: Tensor | None,
     backend: str | Backend | None,
-) -> tuple[Tensor, Tensor]:
-    problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions)
+    *,
+    needs_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
     with _without_autocast(q.device):
         chosen = choose(problem, backend)
         out, lse = _checked(chosen.name, chosen.run(problem), problem)
         sink = problem.score.sink
-        if sink is not None:
+        if sink is not None and lse is not None:
             sink = sink.to(lse.dtype)  # once: of a half, the two gradients are then summed before they are rounded
             out = out * _share(lse, sink)[..., None]
             lse = torch.logaddexp(lse, sink[:, None])
     return out.to(q.dtype), lse
 
 
-def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tensor]:
+def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """What a back end returned, if it is what it must return: one's own may not."""
-    lse = problem.q.shape[:3]
-    out = (*lse, problem.v.shape[3])
-    if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(x, Tensor) for x in answer):
-        shapes = [list(x.shape) for x in answer]
-        if shapes == [list(out), list(lse)]:
-            return answer
-        raise ValueError(f"back end {name!r} must return out {list(out)} and lse {list(lse)}, not shapes {shapes}")
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Tensor):
+        out, lse = answer
+        sizes = [[*problem.q.shape[:3], problem.v.shape[3]], list(problem.q.shape[:3])]
+        if lse is None and problem.needs_lse:
+            raise ValueError(f"back end {name!r} must return an lse where problem.needs_lse, not None")
+        if lse is None or isinstance(lse, Tensor):
+            shapes = [list(out.shape), sizes[1] if lse is None else list(lse.shape)]
+            if shapes == sizes:
+                return out, lse
+            raise ValueError(f"back end {name!r} must return out {sizes[0]} and lse {sizes[1]}, not shapes {shapes}")
     raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {_kind(answer)}")
 
 

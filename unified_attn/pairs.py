@@ -102,6 +102,14 @@ class Pairs:
             return self.k_positions.index_select(1, self.pairs.key)[:, None]
         return self.k_positions[:, None, None, :]
 
+    def ends(self, space: str) -> tuple[Tensor, Tensor]:
+        """Query and key as a rule counts them: by ``"position"``, ``"row"`` of q and k, or ``"token"`` = row of k."""
+        if space == "position":
+            return self.query_position, self.key_position
+        if space == "token":  # the queries are the last of the tokens
+            return self.query + (self.shape.num_keys - self.shape.num_queries), self.key
+        return self.query, self.key
+
     @property
     def edge(self) -> Tensor | None:
         """Number of the caller's edge; None where the pairs are no graph's edges."""
@@ -113,6 +121,19 @@ class Pairs:
     def has_edges(self) -> bool:
         """Whether the pairs are a graph's edges."""
         return self.pairs is not None and self.pairs.edges
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What a rule's answer must broadcast to."""
+        shape = self.shape
+        if self.pairs is None:
+            return shape.batch, shape.num_heads, shape.num_queries, shape.num_keys
+        return shape.batch, shape.num_heads, self.pairs.num_pairs
+
+    @property
+    def layout(self) -> str:
+        """The same in words."""
+        return "[B, Hq, Nq, Nk]" if self.is_dense else "[B, Hq, pairs]"
 
     def gather(self, table: Tensor) -> Tensor:
         """Values of a tensor that broadcasts to ``[B, H, Nq, Nk]``, at these pairs; never expanded."""
@@ -177,17 +198,12 @@ def _broadcasts(sizes: tuple[int, ...], full: tuple[int, ...]) -> bool:
 
 def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
-    shape = pairs.shape
-    full: tuple[int, ...]
-    if pairs.is_dense:
-        full, layout = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys), "[B, Hq, Nq, Nk]"
-    else:
-        full, layout = (shape.batch, shape.num_heads, pairs.query.shape[-1]), "[B, Hq, pairs]"
+    shape, full = pairs.shape, pairs.sizes
     sizes = tuple(answer.shape)
     if not _broadcasts(sizes, full):
         raise ValueError(
-            f"{name} returned shape {list(sizes)}, which does not broadcast to {layout} = {list(full)}; compute with "
-            f"b, h, i and j, and look a table up as table[i, j]"
+            f"{name} returned shape {list(sizes)}, which does not broadcast to {pairs.layout} = {list(full)}; compute "
+            f"with b, h, i and j, and look a table up as table[i, j]"
         )
     if answer.device != shape.device:
         raise ValueError(f"{name} returned a tensor on {answer.device}, but q is on {shape.device}; move what it uses")

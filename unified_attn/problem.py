@@ -152,13 +152,15 @@ class Lowered:
 
         Drawn from a counter, so that every back end draws alike for one seed.
         """
-        if self.dropout_p == 0.0:
-            return None
-        pairs = self.pairs
-        edge = pairs.edge
-        counter = pairs.query * pairs.shape.num_keys + pairs.key if edge is None else edge
-        kept = keep(self.seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, self.dropout_p)
-        return kept.to(self.q.dtype) * (1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0)
+        return None if self.dropout_p == 0.0 else dropout(self.pairs, self.dropout_p, self.seed, self.q.dtype)
+
+
+def dropout(pairs: Pairs, p: float, seed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors of the weights at these pairs, 0 or 1 / (1 - p)."""
+    edge = pairs.edge
+    counter = pairs.query * pairs.shape.num_keys + pairs.key if edge is None else edge
+    kept = keep(seed, pairs.batch, pairs.head, pairs.shape.num_heads, counter, p)
+    return kept.to(dtype) * (1.0 / (1.0 - p) if p < 1.0 else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +180,7 @@ class Problem:
         k_positions: ``[1 | B, Nk]`` integers.
         shape: All sizes.
         candidates: The pairs that the mask names in O(edges); None = all of them.
+        needs_lse: Whether the log-sum-exp is asked for; else a back end may return None in its place.
     """
 
     q: Tensor
@@ -192,6 +195,7 @@ class Problem:
     k_positions: Tensor
     shape: Shape
     candidates: Candidates | None
+    needs_lse: bool = True
 
     @property
     def band(self) -> Reach | None:
@@ -202,6 +206,30 @@ class Problem:
     def has_edges(self) -> bool:
         """Whether the pairs are a graph's edges: parallel ones count, and values may be tied to them."""
         return self.shape.num_edges is not None
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return any(term.adds for term in self.bias.terms)
+
+    @property
+    def relative(self) -> bool:
+        """Whether what is hidden or added depends on the head and on the rows' distance j - i alone."""
+        terms = (term.relative or not term.adds for term in self.bias.terms)
+        return self.band is not None and self.shape.offset is not None and all(terms)
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether the mask is a band that holds every pair."""
+        band, offset = self.band, self.shape.offset
+        if band is None or band == (None, None):
+            return band is not None
+        left, right = band
+        return (
+            offset is not None
+            and (left is None or left >= offset + self.shape.num_queries - 1)
+            and (right is None or right >= self.shape.num_keys - 1 - offset)
+        )
 
     @property
     def fused(self) -> bool:
@@ -225,9 +253,14 @@ class Problem:
         """What is computed in: float64 for float64 inputs, else float32."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
-    def dense(self) -> Lowered:
-        """Every query with every key. Not for a graph's edges: those are listed."""
-        return self._lower(Pairs(self.shape, self.q_positions, self.k_positions), self.mask, clean=True)
+    def dense(self, *, masked: bool = True) -> Lowered:
+        """Every query with every key. Not for a graph's edges: those are listed.
+
+        Args:
+            masked: Hide what the mask hides; not for a kernel that does that by itself.
+        """
+        pairs = Pairs(self.shape, self.q_positions, self.k_positions)
+        return self._lower(pairs, self.mask if masked else None, clean=True)
 
     def listed(self, *, clean: bool = True) -> Lowered:
         """The pairs that the mask names.
@@ -243,6 +276,25 @@ class Problem:
             raise ValueError(f"{self.mask!r} lists no pairs; lower it with dense()")
         pairs = Pairs(self.shape, self.q_positions, self.k_positions, self.candidates.list())
         return self._lower(pairs, self.candidates.rest, clean)
+
+    def turned(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v in the dtype computed in, turned, and not cleaned."""
+        q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
+        for term in self.bias.terms:
+            q, k = term.turn(q, k, self.q_positions, self.k_positions)
+        return q, k, v
+
+    def added(self, pairs: Pairs) -> Tensor | None:
+        """What is added to the logits of these pairs, -inf where mask or bias hides: None if nothing is."""
+        return self._add(pairs, self.mask)
+
+    def added_by_bias(self, pairs: Pairs) -> Tensor | None:
+        """The same without what the mask hides."""
+        return self._add(pairs, None)
+
+    def seed(self) -> Tensor:
+        """The number from which dropout draws: a new one each time, one a call."""
+        return torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64)
 
     def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
@@ -264,7 +316,7 @@ class Problem:
             score=self.score,
             scale=self.scale,
             dropout_p=self.dropout_p,
-            seed=torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64),
+            seed=self.seed(),
         )
         return _silenced(lowered) if clean else lowered
 
@@ -287,7 +339,8 @@ class Problem:
             total, hidden = torch.broadcast_tensors(total, hidden)
             total = total.masked_fill(hidden, -torch.inf)
         # A rule may return fewer dimensions than the pairs have: a constant has none.
-        return total if total is None else total[(None,) * (pairs.query.dim() - total.dim())]
+        missing = 0 if total is None else pairs.query.dim() - total.dim()
+        return total if total is None or not missing else total[(None,) * missing]
 
 
 def _silenced(low: Lowered) -> Lowered:
@@ -313,12 +366,24 @@ def _silenced(low: Lowered) -> Lowered:
             unseen = ~seen.any(0).t()
             vectors = [x if x is None else x.silenced(unseen) for x in (low.key_vectors, low.value_vectors)]
             low = replace(low, key_vectors=vectors[0], value_vectors=vectors[1])
+    q, k, v = silence(low.q, low.k, low.v, queries, keys)
+    return replace(low, q=q, k=k, v=v)
+
+
+def silence(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeroes the rows of q, k and v that take part in nothing.
+
+    Args:
+        q: ``[B, Hq, Nq, D]``.
+        k: ``[B, Hkv, Nk, D]``.
+        v: ``[B, Hkv, Nk, Dv]``.
+        queries: ``[1 | B, 1 | Hq, Nq]`` bool, True = takes part.
+        keys: ``[1 | B, 1 | Hq, Nk]``.
+    """
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
-        keys = keys.unflatten(1, (low.k.shape[1], low.group)).any(2)
+        keys = keys.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
     queries, keys = ~queries[..., None], ~keys[..., None]
-    return replace(
-        low, q=low.q.masked_fill(queries, 0.0), k=low.k.masked_fill(keys, 0.0), v=low.v.masked_fill(keys, 0.0)
-    )
+    return q.masked_fill(queries, 0.0), k.masked_fill(keys, 0.0), v.masked_fill(keys, 0.0)
 
 
 def build(
@@ -332,6 +397,8 @@ def build(
     dropout_p: float,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
+    *,
+    needs_lse: bool = True,
 ) -> Problem:
     """Checks a call before any work is done, and freezes it; without v, for its weights alone.
 
@@ -383,6 +450,7 @@ def build(
         k_positions=k_positions,
         shape=shape,
         candidates=mask.candidates(shape),
+        needs_lse=needs_lse or score.sink is not None,  # a sink is a share of exp(lse)
     )
 
 

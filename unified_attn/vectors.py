@@ -1,8 +1,8 @@
 """Vectors of pairs, lowered to tensors: stored, looked up in a table, or projected from features.
 
-They are added to the key or the value that a pair brings. Back ends ask for them in the form that suits: at every pair
-(:meth:`Vectors.at_pairs`), as tensors that a fused kernel reads in place (:meth:`Vectors.operands`), or, where all pairs
-are a dense table, already multiplied (:meth:`Vectors.scores`, :meth:`Vectors.mix`).
+They are added to the key or the value that a pair brings. Back ends ask for them in the form that suits: at every
+pair (:meth:`Vectors.at_pairs`), as tensors that a fused kernel reads in place (:meth:`Vectors.operands`), or, where all
+pairs are a dense table, already multiplied (:meth:`Vectors.scores`, :meth:`Vectors.mix`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Looked(Vectors):
     def at_pairs(self) -> Tensor:
         code = self.code[:, 0]
         rows = self.table.index_select(0, code.flatten())
-        return rows.unflatten(0, code.shape).movedim(-2, 1)
+        return rows.reshape(*code.shape, *rows.shape[1:]).movedim(-2, 1)
 
     def operands(self) -> Operands:
         return Operands(rows=self.table, code=self.code[:, 0])

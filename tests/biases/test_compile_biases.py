@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from unified_attn import (
     ALiBi,
@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bo
     "NodeTypes on a graph": (NodeTypes(3, 2), lambda n: (integers(0, 3, n), integers(0, 3, 2, n)), True),
     "ShortestPath on a graph": (ShortestPath(3, 2), lambda n: (integers(-1, 6, n, n),), True),
 }  # fmt: skip
-QUICK = {"T5Bias", "ShortestPath, blocks", "EdgeTypes", "LogPrior", "NodeTypes on a graph"}
+QUICK = {"T5Bias", "ShortestPath, blocks", "EdgeTypes"}
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -78,15 +78,15 @@ def test_growing_sizes_compile_at_most_twice(name: str, dynamic: bool | None) ->
         bias: Any = LogPrior(*given) if module is None else module(*given) if given else module
         return attention(x, x, x, mask=Graph(edge_index) if on_graph else Causal(), bias=bias)
 
-    counts = CompileCounterWithBackend("aot_eager") if name in QUICK and dynamic else CompileCounter()
-    compiled = torch.compile(layer, backend=counts, fullgraph=True, dynamic=dynamic)
+    how = "aot_eager" if name == "NodeTypes on a graph" else "eager"
+    compiled = torch.compile(layer, backend=how, fullgraph=True, dynamic=dynamic)
     for n in (5, 7, 12):
         x = drawn(2, 2, n, 4).requires_grad_()
         call = x, integers(0, n, 2, 2 * n), *data(n)
         leaves = [x, *([] if module is None else module.parameters())]
         for got, want in zip(*(both(f(*call), leaves) for f in (compiled, layer)), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-    assert counts.frame_count <= (1 if dynamic else 2)
+    assert len(_debug_get_cache_entry_list(layer.__code__)) <= (1 if dynamic else 2)
 
 
 def both(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:

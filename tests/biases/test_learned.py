@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.cases.tools import ON_EDGES, WAYS, assert_same, close, complete, edges, formula, inputs, run, weights
 from unified_attn import (
@@ -346,18 +347,31 @@ def test_pairs_across_blocks_have_the_value_0() -> None:
     close(rows[3], torch.tensor([0.0, 0.0, 0.0, 3.0]).softmax(0))
 
 
+class Largest(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that any operation gives."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            self.size = max(self.size, x.numel() if isinstance(x, Tensor) else 0)
+        return out
+
+
 def test_blocks_form_nothing_of_all_pairs() -> None:
-    """4,000 graphs of 5 nodes: all pairs at once would be 400 million numbers a head."""
-    n = 4000
-    block = torch.ones(5, 5, dtype=torch.int64)
+    """400 graphs of 5 nodes: 4 million pairs in all, of which 10,000 lie within a graph."""
+    n = 400
     module = ShortestPath(3, 1)
-    first = torch.arange(n).repeat_interleave(5) * 5
     target = torch.arange(5 * n).repeat_interleave(5)
-    source = first.repeat_interleave(5) + torch.arange(5).repeat(5 * n)
+    source = torch.arange(n).repeat_interleave(25) * 5 + torch.arange(5).repeat(5 * n)
+    graph = Graph(torch.stack([source, target]))
     q = torch.zeros(1, 1, 5 * n, 4)
-    out = attention(q, q, q, mask=Graph(torch.stack([source, target])), bias=module([block] * n), backend="scatter")
-    out.sum().backward()
+    with Largest() as seen:
+        bias = module([torch.ones(5, 5, dtype=torch.int64)] * n)
+        attention(q, q, q, mask=graph, bias=bias, backend="scatter").sum().backward()
     assert module.weight.grad is not None
+    assert seen.size <= 4 * len(target)  # [E, D], not [N, N]
 
 
 @every_way

@@ -9,7 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases.tools import INF, ON_EDGES, WAYS, assert_same, close, edges, formula, identity, inputs, run, weights
+from tests.cases.tools import (
+    DENSE,
+    INF,
+    ON_EDGES,
+    WAYS,
+    assert_same,
+    close,
+    edges,
+    formula,
+    identity,
+    inputs,
+    run,
+    weights,
+)
 from unified_attn import (
     GAT,
     Additive,
@@ -166,7 +179,7 @@ def test_rope_depends_on_the_gap_alone_far_from_the_start(way: str, dtype: torch
     for at in (3, 1003, 30003):
         where = {"q_positions": torch.tensor([at]), "k_positions": torch.tensor([at - 3])}
         bias = RoPE(8).to(dtype)
-        if way == "reference":
+        if way in DENSE:
             lse = attention_with_lse(q, k, k, bias=bias, **where, backend=way)[1]
         else:
             backend = way.removesuffix(" on edges")

@@ -61,7 +61,7 @@ def test_explain_tells_the_truth(mask: Any, kv_heads: int, dropout_p: float) -> 
         options = {"mask": mask, "bias": bias, "score": score, "dropout_p": dropout_p}
         told = explain(q, k, v, **options)
         assert not told.reasons[told.backend]
-        assert set(told.reasons) == {"csr", "scatter", "reference"}
+        assert list(told.reasons) == ["sdpa", "tiled", "csr", "scatter", "flex", "reference"]
         for name, reasons in told.reasons.items():
             if reasons:
                 assert all(isinstance(reason, str) and reason for reason in reasons)
@@ -81,32 +81,48 @@ def test_the_rule_of_choice() -> None:
     """The same: the rule is documented, and says itself why."""
     q, k, v = inputs(12)
     for mask, backend, words in (
-        (None, "reference", "the mask lists no pairs"),
-        (Causal(), "reference", "the mask lists no pairs"),
+        (None, "sdpa", "the mask lists no pairs"),
+        (Causal(), "sdpa", "the mask lists no pairs"),
         (Window(1, 0), "csr", "the mask lists at most 25% of all pairs"),
-        (Window(3, 3), "reference", "the mask lists more than 25% of all pairs"),
+        (Window(3, 3), "sdpa", "the mask lists more than 25% of all pairs"),
         (complete(12, 12), "csr", "the mask holds a graph"),
         (complete(12, 12) & Causal(), "csr", "the mask holds a graph"),
     ):
         told = explain(q, k, v, mask=mask)
         assert told.backend == backend
         assert words in told.rule
+    long = torch.zeros(1, 1, 1, 4).expand(1, 2, 4096, 4)
+    for mask, bias, backend, words in (
+        (Window.causal(300), None, "tiled", "in a window of 128 keys or more"),
+        (Window.causal(100), None, "csr", "the mask lists at most 25% of all pairs,"),
+        (Causal(), None, "sdpa", "the mask lists no pairs"),  # a flag: no table
+        (Causal(), ALiBi(2), "tiled", "a table of mask and bias would hold more than 16777216 numbers"),
+        (None, ALiBi(2), "tiled", "a table of mask and bias would hold more than 16777216 numbers"),
+        (Padding(torch.ones(1, 4096, dtype=torch.bool)), None, "sdpa", "the mask lists no pairs"),
+    ):
+        told = explain(long, long, long, mask=mask, bias=bias)
+        assert told.backend == backend
+        assert words in told.rule
+    assert explain(long, long, long, mask=Causal(), dropout_p=0.1).backend == "tiled"
+    assert explain(long, long, long, mask=Causal(), score=Dot(softcap=2.0)).backend == "reference"
 
 
 def test_the_table_has_a_line_a_back_end() -> None:
     """The same, as it prints."""
     q, k, v = inputs(12)
     lines = str(explain(q, k, v, mask=Causal())).splitlines()
-    assert lines[0].startswith("reference runs: ")
-    assert [line.split()[0] for line in lines[1:]] == ["csr", "scatter", "reference"]
-    assert "no: the mask Causal() names no list of pairs" in lines[1]
-    assert lines[3].split()[1] == "chosen"
+    assert lines[0] == "sdpa runs: the mask lists no pairs, so the order is sdpa, tiled, reference"
+    assert [line.split()[0] for line in lines[1:]] == ["sdpa", "tiled", "csr", "scatter", "flex", "reference"]
+    assert lines[1].split()[1] == "chosen"
+    assert "no: the mask Causal() names no list of pairs" in lines[3]
+    assert "no: gradients are asked for" in lines[5]
+    assert lines[6].split()[1:] == ["could", "run", "it"]
 
 
 def test_explain_computes_nothing() -> None:
     """The same: asking costs nothing, not even on inputs too large to run."""
     q = torch.zeros(1, 1, 1, 4).expand(1, 1, 300_000, 4)
-    assert explain(q, q, q, mask=Causal()).backend == "reference"
+    assert explain(q, q, q, mask=Causal()).backend == "sdpa"
     assert explain(q, q, q, mask=Window(64, 0)).backend == "csr"
 
 

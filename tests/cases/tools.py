@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from unified_attn import DenseMask, Graph, attention
+from unified_attn import DenseMask, Graph, UnsupportedError, attention, explain
 
-WAYS = ("reference", "reference on edges", "scatter", "csr")
+DENSE = ("reference", "sdpa", "tiled")
+"""Back ends that take a rule as it is."""
+
+WAYS = (*DENSE, "reference on edges", "scatter", "csr")
 """Every back end runs every rule: those that need a list of pairs get the complete graph beside the rule."""
 
 ON_EDGES = ("reference", "scatter", "csr")
@@ -24,7 +29,11 @@ INF = float("inf")
 
 def run(way: str, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, rows: bool = False, **options: Any) -> Tensor:
     """The call in one of the ways. With `rows` the positions stay away (the mask counts rows)."""
-    if way == "reference":
+    if way in DENSE:
+        if reasons := explain(q, k, v, mask=mask, **options).reasons[way]:
+            with pytest.raises(UnsupportedError, match=re.escape(reasons[0])):
+                attention(q, k, v, mask=mask, backend=way, **options)
+            way = "reference"  # stands in for what says that it cannot
         return attention(q, k, v, mask=mask, backend=way, **options)
     backend = way.removesuffix(" on edges")
     queries, keys = q.shape[2], k.shape[2]

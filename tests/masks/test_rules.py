@@ -233,6 +233,22 @@ def test_padding_beside_them(backend: str, dtype: torch.dtype) -> None:
         assert_same(attention(q, k, v, mask=mask & Padding(keep), backend=backend), want, q, k, v)
 
 
+@every_backend
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_what_nobody_sees_may_hold_anything(backend: str, poison: float) -> None:
+    """NaN in unwritten memory reached every output: pytorch/pytorch #101967."""
+    keep = torch.tensor([[True, True, True, False, True, True, True, False]])
+    for mask in (Longformer(1, [0]), BigBird(2, 1, 1, 1, 0), Dilated(1, 2), Documents(torch.arange(8) // 3)):
+        results = []
+        for filling in (0.0, poison):
+            q, k, v = (x.detach() for x in inputs(8))
+            k, v = (x.masked_fill(~keep[:, None, :, None], filling) for x in (k, v))
+            leaves = [x.requires_grad_() for x in (q, k, v)]
+            out = attention(*leaves, mask=mask & Padding(keep), backend=backend)
+            results.append([out, *torch.autograd.grad(out.cos().sum(), leaves)])
+        assert all(map(torch.equal, *results))
+
+
 def test_weights_are_even_over_what_is_seen() -> None:
     got = weights("reference", 2, 4, Longformer(0, [0]))[0, 0]
     assert got.tolist() == [[0.5, 0.0, 0.5, 0.0], [0.5, 0.0, 0.0, 0.5]]
@@ -260,6 +276,7 @@ IN_CODE: dict[str, Callable[[Tensor], Mask]] = {
     "bigbird": lambda ids: BigBird(2, 1, 1, 1, seed=0),
     "dilated": lambda ids: Dilated(1, 2),
     "dilated | documents": lambda ids: Dilated(1, 2) | Documents(ids),
+    "window & padding": lambda ids: Window(2, 1) & Padding(torch.stack([ids != 0, ids != 1])),
 }
 QUICK = {"documents & window", "longformer [B,N] & causal", "bigbird"}
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from tests.parity import oracle
+from tests.parity.bias_case import BiasCase, Exact, number_of_edges, rope
 from tests.parity.grid import Grid
 from tests.parity.mask_cases import MaskCase, random_edges
+from tests.parity.vector_cases import VECTORS
 from unified_attn import (
     NTK,
     Additive,
     ALiBi,
-    Bias,
     DenseBias,
     DynamicNTK,
     EdgeBias,
@@ -25,7 +25,6 @@ from unified_attn import (
     Llama3,
     LogPrior,
     NodeTypes,
-    PairVectors,
     PathFeatures,
     PositionInterpolation,
     RelativeBias,
@@ -35,41 +34,10 @@ from unified_attn import (
     YaRN,
 )
 
-Exact = dict[str, Tensor]  # the oracle's copies of the tensors that get gradients, by name
-
-
-@dataclass
-class BiasCase:
-    """The library's bias beside what the oracle needs to know of it."""
-
-    bias: Bias | None
-    dense: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # broadcast to [B, H, Nq, Nk]
-    tied: list[Callable[[Exact], Tensor]] = field(default_factory=list)  # [1 or H, E]
-    turn: Callable[[Tensor], Tensor] | None = None  # positions [B, N] to matrices
-    key_vectors: str | None = None
-    value_vectors: str | None = None
-
-    def __add__(self, other: BiasCase) -> BiasCase:
-        return BiasCase(
-            self.bias + other.bias,
-            self.dense + other.dense,
-            self.tied + other.tied,
-            self.turn or other.turn,
-            self.key_vectors or other.key_vectors,
-            self.value_vectors or other.value_vectors,
-        )
-
 
 def alibi(g: Grid, m: MaskCase) -> BiasCase:
     slopes = torch.tensor(oracle.ALIBI_SLOPES[g.heads], dtype=torch.float64)[:, None, None]
     return BiasCase(ALiBi(g.heads), dense=[lambda x: -slopes * (g.at_i - g.at_j).abs()])
-
-
-def rope(g: Grid, layout: str, *, part: bool = False, start: int = 0, base: float = 10000.0) -> BiasCase:
-    # With `part` the last coordinates stay: of an odd head size too.
-    rotary = (g.dim - 1) // 2 * 2 if part else g.dim
-    bias = RoPE(g.dim, base, layout=layout, rotary_dim=rotary if part else None, start=start)
-    return BiasCase(bias, turn=lambda at: oracle.rotations(at + start, g.dim, layout, rotary, base))
 
 
 def rope_linear(g: Grid) -> BiasCase:
@@ -224,10 +192,6 @@ def edge_types(g: Grid, m: MaskCase) -> BiasCase:
     return BiasCase(module(types), tied=[lambda x: x[name][types].T])
 
 
-def number_of_edges(m: MaskCase) -> int:
-    return 6 if m.edges is None else m.edges.shape[1]  # without a graph the call is to be refused
-
-
 def edge(g: Grid, m: MaskCase, *heads: int, hidden: bool = False) -> BiasCase:
     shape = (number_of_edges(m), *heads)
     name, values = g.leaf("edge values", *shape, hidden=g.coin(*shape, chance=0.3) if hidden else None)
@@ -273,14 +237,6 @@ def additive(g: Grid) -> BiasCase:
     )
 
 
-def vectors(g: Grid, m: MaskCase, *, key: bool = False, value: bool = False) -> BiasCase:
-    count = number_of_edges(m)
-    key_name, key_values = g.leaf("key vectors", count, g.kv_heads, g.dim) if key else (None, None)
-    value_name, value_values = g.leaf("value vectors", count, g.kv_heads, g.value_dim) if value else (None, None)
-    bias = PairVectors(key=key_values, value=value_values)
-    return BiasCase(bias, key_vectors=key_name, value_vectors=value_name)
-
-
 BIASES: dict[str, Callable[[Grid, MaskCase], BiasCase]] = {
     "none": lambda g, m: BiasCase(None),
     "alibi": alibi,
@@ -303,16 +259,12 @@ BIASES: dict[str, Callable[[Grid, MaskCase], BiasCase]] = {
     "edge [E]": lambda g, m: edge(g, m),
     "edge [E,H]": lambda g, m: edge(g, m, g.heads),
     "edge hidden": lambda g, m: edge(g, m, g.heads, hidden=True),
-    "pair key": lambda g, m: vectors(g, m, key=True),
-    "pair value": lambda g, m: vectors(g, m, value=True),
-    "pair both": lambda g, m: vectors(g, m, key=True, value=True),
     "rope + edge": lambda g, m: rope(g, "interleaved") + edge(g, m),
-    "rope + pair both": lambda g, m: vectors(g, m, key=True, value=True) + rope(g, "half"),
     "edge + own edges + alibi": lambda g, m: edge(g, m, g.heads) + own_edges(g) + alibi(g, m),
     "t5": lambda g, m: t5(g, 32, 128, both=True),
     "t5 causal + rope llama3": lambda g, m: t5(g, 8, 20, both=False) + rope_llama3(g),
     "relative + rope yarn": lambda g, m: relative(g) + rope_yarn(g),
-    "rope linear": lambda g, m: rope_linear(g),
+    "rope part linear": lambda g, m: rope_linear(g),
     "rope dynamic": lambda g, m: rope_dynamic(g),
     "node types + rope ntk": lambda g, m: node_types(g) + rope_ntk(g),
     "shortest path": lambda g, m: shortest_path(g),
@@ -321,17 +273,17 @@ BIASES: dict[str, Callable[[Grid, MaskCase], BiasCase]] = {
     "log prior": lambda g, m: log_prior(g),
     "edge features + edge types": lambda g, m: edge_features(g, m) + edge_types(g, m),
     "edge prior [E,H]": edge_prior,
+    **VECTORS,
 }
 
 NEEDS_EDGES = frozenset(
-    name for name in BIASES if name.startswith(("edge", "pair")) or name.endswith(("edge", "pair both"))
+    name
+    for name in BIASES
+    if name.startswith(("edge", "pair"))
+    or name.endswith(("edge", "pair both", "projection"))
+    or name.startswith("projection")
 )
 """Biases that are tied to the edges of a graph."""
 
-NEEDS_EVEN = frozenset(
-    {
-        *("rope half", "rope interleaved", "rope + own edges", "rope + edge", "rope + pair both"),
-        *("t5 causal + rope llama3", "relative + rope yarn", "rope dynamic", "node types + rope ntk"),
-    }
-)
+NEEDS_EVEN = frozenset(name for name in BIASES if "rope" in name and "part" not in name)
 """Biases that turn all coordinates in pairs."""

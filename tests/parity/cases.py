@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from tests.parity import oracle
-from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN, BiasCase
+from tests.parity.bias_case import BiasCase, Vectors
+from tests.parity.bias_cases import BIASES, NEEDS_EDGES, NEEDS_EVEN
 from tests.parity.grid import Grid
 from tests.parity.mask_cases import MASKS, WITH_EDGES, MaskCase, counts_nodes, names_tokens, takes_positions
 from tests.parity.score_cases import SCORES, ScoreCase
 
-BACKENDS = ("reference", "scatter", "csr")
+BACKENDS = ("reference", "scatter", "csr", "sdpa", "tiled")
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HEADS = {"8/8": (8, 8), "6/2": (6, 2), "4/1": (4, 1), "1/1": (1, 1)}  # query heads / key heads
@@ -171,6 +172,11 @@ def assemble(
             shown = shown & ~low
             value = torch.where(low, 0.0, term).to(dtype)
             total = value if total is None else total + value
+
+        def total_of(vectors: list[Vectors]) -> Tensor | None:
+            terms = [term(x, query, key) for term in vectors]
+            return sum(terms[1:], terms[0]) if terms else None
+
         params = {**s.numbers, **{parameter: x[name] for parameter, name in s.names.items()}}
         factor = None
         if dropout > 0.0:
@@ -190,8 +196,8 @@ def assemble(
             bias=total,
             q_turn=b.turn(g.q_positions).to(dtype) if b.turn else None,
             k_turn=b.turn(g.k_positions).to(dtype) if b.turn else None,
-            key_vectors=x[b.key_vectors] if b.key_vectors else None,
-            value_vectors=x[b.value_vectors] if b.value_vectors else None,
+            key_vectors=total_of(b.key_vectors),
+            value_vectors=total_of(b.value_vectors),
             sink=params.pop("sink", None),
             factor=factor,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 class Result:
     out: Tensor
     lse: Tensor
-    grads: dict[str, Tensor | None]
+    grads: dict[str, Tensor | None]  # empty of a forward pass alone
 
     def tensors(self) -> dict[str, Tensor | None]:
         return {"out": self.out, "lse": self.lse, **{f"gradient of {name}": grad for name, grad in self.grads.items()}}
@@ -41,6 +41,8 @@ def differentiate(out: Tensor, lse: Tensor, given: dict[str, Tensor], seed: int)
 def run(case: Case, backend: str | None) -> Result:
     torch.manual_seed(case.seed)  # for dropout
     out, lse = attention_with_lse(**case.inputs, **case.keywords, backend=backend)
+    if not torch.is_grad_enabled():
+        return Result(out, lse, {})
     return differentiate(out, lse, case.given, case.seed)
 
 
@@ -64,6 +66,19 @@ def compare(case: Case, backends: tuple[str, ...] = BACKENDS) -> list[str]:
         else:
             found += [f"{backend}: {fault}" for fault in faults(run(case, backend), exact, half, dtype)]
     return found
+
+
+def compare_forward(case: Case, backend: str) -> list[str]:
+    """The same of a back end that has no gradients, and says so where they are asked for."""
+    found = compare(case, (backend,))
+    dtype = case.inputs["q"].dtype
+    exact = replace(run_oracle(case, torch.float64, torch.float64), grads={})
+    half = run_oracle(case, torch.float32, dtype) if dtype in (torch.bfloat16, torch.float16) else None
+    with torch.no_grad():
+        reasons = explain(**case.inputs, **case.keywords).reasons[backend]
+        if reasons:
+            return found + declined(case, backend, reasons)
+        return found + [f"{backend}: {fault}" for fault in faults(run(case, backend), exact, half, dtype)]
 
 
 def declined(case: Case, backend: str, reasons: tuple[str, ...]) -> list[str]:

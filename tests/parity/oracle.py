@@ -32,8 +32,8 @@ class Spec:
     bias: Tensor | None = None  # broadcasts to [B, H, E]; finite
     q_turn: Tensor | None = None  # rotation matrices [B or 1, Nq, D, D]
     k_turn: Tensor | None = None  # [B or 1, Nk, D, D]
-    key_vectors: Tensor | None = None  # [E, G, D]
-    value_vectors: Tensor | None = None  # [E, G, Dv]
+    key_vectors: Tensor | None = None  # [E, G, D] or [B or 1, E, G, D]
+    value_vectors: Tensor | None = None  # [E, G, Dv] or [B or 1, E, G, Dv]
     sink: Tensor | None = None  # [H]
     factor: Tensor | None = None  # [B, H, E], what dropout multiplies the weights by
 
@@ -46,9 +46,9 @@ def attention(s: Spec) -> tuple[Tensor, Tensor, Tensor]:
     k = s.k if s.k_turn is None else (s.k_turn[:, None] @ s.k[..., None])[..., 0]
     q_e, k_e, v_e = q[:, :, s.query], k[:, own][:, :, s.key], s.v[:, own][:, :, s.key]
     if s.key_vectors is not None:
-        k_e = k_e + s.key_vectors[:, own].permute(1, 0, 2)
+        k_e = k_e + s.key_vectors[..., own, :].transpose(-3, -2)
     if s.value_vectors is not None:
-        v_e = v_e + s.value_vectors[:, own].permute(1, 0, 2)
+        v_e = v_e + s.value_vectors[..., own, :].transpose(-3, -2)
 
     logits = s.scale * raw_score(s.score, q_e, k_e, s.params)
     if s.params.get("cap") is not None:
@@ -99,15 +99,18 @@ def attention_in_loops(s: Spec) -> tuple[list, list]:
         matrix = turn[b if turn.shape[0] > 1 else 0, n].tolist()
         return [sum(matrix[c][d] * x[d] for d in dims) for c in dims]
 
-    def plus(x: list, vectors: Tensor | None, e: int, g: int) -> list:
-        return x if vectors is None else [a + r for a, r in zip(x, vectors[e, g].tolist(), strict=True)]
+    def plus(x: list, vectors: Tensor | None, b: int, e: int, g: int) -> list:
+        if vectors is None:
+            return x
+        own = vectors if vectors.dim() == 3 else vectors[b if vectors.shape[0] > 1 else 0]
+        return [a + r for a, r in zip(x, own[e, g].tolist(), strict=True)]
 
     def bent(x: float) -> float:
         return x if x > 0 else s.params["slope"] * x
 
     def logit(b: int, h: int, e: int) -> float:
         qi = turned(s.q_turn, q[b][h][query[e]], b, query[e])
-        kj = plus(turned(s.k_turn, k[b][h // group][key[e]], b, key[e]), s.key_vectors, e, h // group)
+        kj = plus(turned(s.k_turn, k[b][h // group][key[e]], b, key[e]), s.key_vectors, b, e, h // group)
         if s.score == "dot":
             x = sum(qi[d] * kj[d] for d in dims)
         elif s.score == "l1":
@@ -136,7 +139,7 @@ def attention_in_loops(s: Spec) -> tuple[list, list]:
                 row = [0.0 for _ in value_dims]
                 for e, weight in exp.items():
                     factor = 1.0 if s.factor is None else float(s.factor[b, h, e])
-                    value = plus(v[b][h // group][key[e]], s.value_vectors, e, h // group)
+                    value = plus(v[b][h // group][key[e]], s.value_vectors, b, e, h // group)
                     row = [row[d] + factor * weight / total * value[d] for d in value_dims]
                 rows.append(row)
                 ends.append(math.log(total) if total > 0 else -math.inf)

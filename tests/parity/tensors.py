@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.parity.cases import BACKENDS
-
-LISTED = pytest.mark.parametrize("backend", BACKENDS)  # all of them run graphs and windows
+LISTED = pytest.mark.parametrize("backend", ["reference", "scatter", "csr"])  # those that run graphs and windows
 
 
 def made(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.parity.cases import build
 from tests.parity.compare import compare
-from tests.parity.faults import biases, masks, operator
+from tests.parity.faults import backends, biases, masks, operator, vectors
 
-MODULES = {module.__name__.rpartition(".")[2]: module for module in (operator, masks, biases)}
+MODULES = {module.__name__.rpartition(".")[2]: module for module in (operator, masks, biases, vectors, backends)}
 FAULTS = [(module, name) for module in MODULES for name in MODULES[module].FAULTS]
 
 

@@ -1,27 +1,46 @@
-"""Back ends by name, and the rule by which one is chosen.
+"""Back ends by name, and the rule by which one is chosen: the first of an order that supports the problem.
 
-The rule: where the mask lists its pairs (a graph always does; a window with two sides does, and counts if it lists at
-most a quarter of all pairs) the order is ``csr``, ``scatter``, ``reference``; else it is ``reference`` alone, or first.
-The first back end of the order that supports the problem runs it.
+- Where the mask holds a graph: ``csr``, ``scatter``, ``reference``.
+- Where it lists at most a quarter of all pairs (a window with two sides, say): ``csr``, which reads just those pairs;
+  of a window of 128 keys or more ``tiled`` before it, which computes whole blocks.
+- Else the problem is dense: ``sdpa``; ``tiled`` before it where the table of mask and bias, which tiles never make,
+  would hold more than 2^24 numbers.
+
+After these come, in either of the last two, the others in the order of this list. ``flex`` is never chosen.
 """
 
 from __future__ import annotations
 
 from unified_attn.backends.base import Backend
 from unified_attn.backends.csr import CSR
+from unified_attn.backends.flex import Flex
 from unified_attn.backends.reference import Reference
 from unified_attn.backends.scatter import Scatter
+from unified_attn.backends.sdpa import SDPA, needs_table
+from unified_attn.backends.tiled import Tiled
 from unified_attn.errors import UnsupportedError
 from unified_attn.problem import Problem
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CSR(), Scatter(), Reference())}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (SDPA(), Tiled(), CSR(), Scatter(), Flex(), Reference())
+}
 """All back ends of the library by name."""
 
 SPARSE_SHARE = 0.25
 """A list that holds a larger share of all pairs than this is computed densely."""
 
-_SPARSE = f"the mask lists at most {SPARSE_SHARE:.0%} of all pairs"  # made here: a compiler formats no numbers
-_DENSE = f"the mask lists more than {SPARSE_SHARE:.0%} of all pairs"
+WIDE = 128
+"""Keys a query from which on blocks of a band are computed faster than its pairs."""
+
+LARGE = 2**24
+"""Numbers in a table of mask and bias (64 MiB of float32) from which on it is not made."""
+
+# Made here: a compiler formats no numbers.
+_NARROW = f"the mask lists at most {SPARSE_SHARE:.0%} of all pairs"
+_WIDE = f"{_NARROW}, in a window of {WIDE} keys or more"
+_DENSE = "the mask lists no pairs"
+_MOST = f"the mask lists more than {SPARSE_SHARE:.0%} of all pairs"
+_LARGE = f"a table of mask and bias would hold more than {LARGE} numbers"
 
 
 def find(backend: str | Backend) -> Backend:
@@ -44,12 +63,16 @@ def order(problem: Problem) -> tuple[list[str], str]:
     """Names in the order in which they are tried, and the reason in words."""
     if problem.has_edges:
         return ["csr", "scatter", "reference"], "the mask holds a graph"
-    every = problem.shape.num_queries * problem.shape.num_keys
-    if problem.candidates is not None and problem.num_pairs <= SPARSE_SHARE * every:
-        return ["csr", "scatter", "reference"], _SPARSE
-    if problem.candidates is not None:
-        return ["reference", "csr", "scatter"], _DENSE
-    return ["reference"], "the mask lists no pairs"
+    shape, listed = problem.shape, problem.candidates is not None
+    every = shape.num_queries * shape.num_keys
+    if listed and problem.num_pairs <= SPARSE_SHARE * every:
+        if problem.band is not None and problem.num_pairs >= WIDE * shape.num_queries:
+            return ["tiled", "csr", "scatter", "reference"], _WIDE
+        return ["csr", "tiled", "scatter", "reference"], _NARROW
+    rest = ["csr", "scatter", "reference"] if listed else ["reference"]
+    if needs_table(problem) and every * (shape.num_heads if problem.adds else 1) > LARGE:
+        return ["tiled", "sdpa", *rest], _LARGE
+    return ["sdpa", "tiled", *rest], _MOST if listed else _DENSE
 
 
 def reasons_of(backend: Backend, problem: Problem) -> tuple[str, ...]:

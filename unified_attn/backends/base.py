@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
+from unified_attn.errors import UnsupportedError
 from unified_attn.problem import Problem
 
 
@@ -43,17 +45,52 @@ class Backend(ABC):
         """Reasons, as sentences, why the problem cannot be run; empty if it can."""
 
     @abstractmethod
-    def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
+    def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """Computes the problem.
 
         Returns:
             Output ``[B, Hq, Nq, Dv]`` and log-sum-exp of the logits ``[B, Hq, Nq]``, in the dtype computed in. A query
-            without a visible key has output 0 and lse -inf.
+            without a visible key has output 0 and lse -inf. The lse may be None where ``not problem.needs_lse``.
         """
 
     def note(self) -> str:
         """One line on what the back end found on this machine; empty if there is nothing to say."""
         return ""
+
+
+def dot_reasons(problem: Problem) -> list[str]:
+    """Why a back end for tables of dot products, on CPU, cannot run the problem: what all of that kind share."""
+    reasons = []
+    if problem.has_edges:
+        reasons.append(
+            "the mask holds a graph, whose edges may be parallel and carry values: they are no table of pairs"
+        )
+    form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
+    if form is None or form.att is not None:
+        reasons.append(f"the score {problem.score!r} is no dot product")
+    if problem.has_vectors:
+        reasons.append(f"the bias {problem.bias!r} adds vectors to the keys or values of pairs")
+    if problem.q.device.type != "cpu":
+        reasons.append(f"the tensors are on {problem.q.device}, and the kernel runs on CPU")
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        reasons.append("a transform of torch.func is active, and the kernel knows none of them")
+    return reasons
+
+
+def caps(problem: Problem) -> bool:
+    """Whether the score bounds what it computes."""
+    form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
+    return form is not None and form.cap is not None
+
+
+def refuse_tangents(name: str, *tensors: Tensor | None) -> None:
+    """Raises where forward-mode derivatives are asked for: a custom operator would take them for 0."""
+    if torch.compiler.is_compiling():
+        return
+    if any(x is not None and unpack_dual(x).tangent is not None for x in tensors):
+        raise UnsupportedError(
+            name, ["its kernel has no forward-mode derivative; use backend='scatter' or backend='reference'"]
+        )
 
 
 def row_max(logits: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ class ALiBi(Bias):
         (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
     """
 
+    relative = True
+
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         check_count("num_heads", num_heads, "give a number of heads")

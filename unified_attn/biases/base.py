@@ -20,6 +20,8 @@ class Bias(nn.Module):
 
     Attributes:
         space: What i and j count: ``"position"`` (of tokens) or ``"row"`` (of q and k).
+        relative: Whether the added value depends on the head and on j - i alone, as ALiBi's does: the tiles of a band
+            then share one table.
 
     Example:
         >>> class Near(Bias):
@@ -30,6 +32,7 @@ class Bias(nn.Module):
     """
 
     space: Literal["position", "row"] = "position"
+    relative: bool = False
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor | None:
         """Values to add to the logits, or None if this bias adds nothing.
@@ -55,7 +58,10 @@ class Bias(nn.Module):
         return q, k
 
     def vectors(self) -> tuple[Tensor | None, Tensor | None]:
-        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None."""
+        """Vectors ``[E, Hkv, D]`` and ``[E, Hkv, Dv]`` added to the keys and values of each edge, or None.
+
+        Vectors that are no tensor an edge are given by :meth:`vectors_on`.
+        """
         return None, None
 
     def vectors_on(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Vectors | None, Vectors | None]:
@@ -74,11 +80,7 @@ class Bias(nn.Module):
         """:meth:`add` evaluated on index tensors, in the space that the bias counts."""
         if type(self).add is Bias.add:  # nothing to add, so no index tensors to make
             return None
-        if self.space == "position":
-            i, j = pairs.query_position, pairs.key_position
-        else:
-            i, j = pairs.query, pairs.key
-        values = self.add(pairs.batch, pairs.head, i, j, pairs.edge)
+        values = self.add(pairs.batch, pairs.head, *pairs.ends(self.space), pairs.edge)
         if values is not None and not (isinstance(values, Tensor) and values.is_floating_point()):
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
             raise TypeError(
@@ -98,6 +100,11 @@ class Bias(nn.Module):
     def has_vectors(self) -> bool:
         """Whether the bias adds vectors to keys or values."""
         return type(self).vectors is not Bias.vectors or type(self).vectors_on is not Bias.vectors_on
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bias adds to the logits."""
+        return type(self).add is not Bias.add or type(self).on is not Bias.on
 
     @property
     def turns(self) -> bool:

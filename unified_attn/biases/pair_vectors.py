@@ -25,7 +25,8 @@ class PairVectors(Bias):
         TypeError: If one is no float tensor.
         ValueError: If both are None or, in a call, a shape does not fit, or there is no graph to tie them to.
 
-    Reference: Shaw et al., 2018, arXiv 1803.02155, Eq. 3 and 4 (there the vectors are looked up by distance).
+    Reference: Shaw et al., 2018, arXiv 1803.02155, Eq. 3 and 4 (there looked up by distance:
+    :class:`~unified_attn.RelativeVectors`); :class:`~unified_attn.EdgeProjection` spares the tensor if r = W f.
 
     Example:
         >>> import torch

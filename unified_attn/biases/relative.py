@@ -39,6 +39,7 @@ class RelativeBias(Bias):
     """
 
     weight: nn.Parameter
+    relative = True
 
     def __init__(self, num_heads: int, max_distance: int) -> None:
         super().__init__()

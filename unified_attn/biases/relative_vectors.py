@@ -27,7 +27,7 @@ class RelativeVectors(Bias):
         value: Whether values do.
 
     Attributes:
-        key: ``[2 * max_distance + 1, head_dim]``; row ``max_distance + d`` belongs to j - i = d. None without that part.
+        key: ``[2 * max_distance + 1, head_dim]``; row ``max_distance + d`` belongs to j - i = d. None if left out.
         value: ``[2 * max_distance + 1, value_dim]``, alike.
 
     Raises:

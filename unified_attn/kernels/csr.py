@@ -7,9 +7,9 @@ lse_i    = log sum_e exp(logits_e)
 dot:  scale <q, k>, then cap tanh(. / cap) if cap > 0
 sum:  scale sum_d att_d leaky_relu(q_d + k_d)
 
-A vector r_e is a row (of its own, or by code of a table), a projection W f_e of features, or the sum of both. Projections
-stay small: <q, W f> = <W^T q, f> needs W once a query, sum_e w_e W f_e = W sum_e w_e f_e needs it once a row, and only the
-sum form projects a pair at a time, in registers.
+A vector r_e is a row (of its own, or by code of a table), a projection W f_e of features, or the sum of both.
+Projections stay small: <q, W f> = <W^T q, f> needs W once a query, sum_e w_e W f_e = W sum_e w_e f_e needs it once a
+row, and only the sum form projects a pair at a time, in registers.
 """
 
 from __future__ import annotations
@@ -81,10 +81,12 @@ def csr_attention(
             key_query = query @ _per_query_head(key_vectors.weight, query)
         else:
             key_weight = key_vectors.weight.transpose(1, 2)
+    one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
     out, lse, mixed = torch.ops.unified_attn.csr_forward(
         query, key, value, add, key_vectors.rows, value_vectors.rows, key_vectors.features, key_query, key_weight,
-        value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code), rows.indptr, rows.col,
-        rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p, pair_counter,
+        None if one_features else value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code),
+        rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p,
+        pair_counter, one_features,
     )  # fmt: skip
     if value_vectors.weight is not None:
         out = out + mixed @ _per_query_head(value_vectors.weight, query).transpose(1, 2)
@@ -156,9 +158,7 @@ def _check_vectors(side: str, vectors: Operands, nodes: Tensor, pairs: int, quer
         if features.dim() != 2:
             raise ValueError(f"{side} features must be [E, F], got {tuple(features.shape)}")
         if weight.shape != (heads, size, features.shape[1]):
-            raise ValueError(
-                f"{side} weight must be [{heads}, {size}, {features.shape[1]}], got {tuple(weight.shape)}"
-            )
+            raise ValueError(f"{side} weight must be [{heads}, {size}, {features.shape[1]}], got {tuple(weight.shape)}")
     for name, other in (("rows", rows), ("features", features), ("weight", weight)):
         if other is not None and other.dtype != query.dtype:
             raise TypeError(f"{side} {name} must have query's dtype {query.dtype}, got {other.dtype}")

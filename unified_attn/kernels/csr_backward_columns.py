@@ -18,12 +18,12 @@ from unified_attn.kernels.csr_pair import (
     DV_HEAD,
     HEAD_FIELDS,
     HEAD_STEP,
+    K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
-    K_HEAD,
     STAMP,
-    VVEC_HEAD,
     V_HEAD,
+    VVEC_HEAD,
     block_start,
     dot,
     kept,
@@ -81,7 +81,6 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         q_n, g_n, stats_n, add_e, kvec_e, vvec_e = a.q_n, a.g_out_n, a.stats_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
-        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
@@ -167,9 +166,8 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                         poke(like_e, weights + t * one, s + shift - peek(like_e, stats))
                         if need_dk:
                             gv = dot(like_v, g_h + i * g_n, v_j, vvec, value_size)
-                            if features:
-                                if a.g_mixed != 0:
-                                    gv = gv + dot(like_f, gm_h + i * a.g_mixed_n, vfeat + e * vfeat_e, 0, vfeat_size)
+                            if features and a.g_mixed != 0:
+                                gv = gv + dot(like_f, gm_h + i * a.g_mixed_n, vfeat + e * vfeat_e, 0, vfeat_size)
                             poke(like_e, slopes + t * one, gv)
                             poke(like_e, deltas + t * one, peek(like_e, stats + one))
                     store(weights + n * one, splat(like_e, nothing), 8)

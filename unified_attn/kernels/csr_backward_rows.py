@@ -24,12 +24,12 @@ from unified_attn.kernels.csr_pair import (
     DVVEC_HEAD,
     HEAD_FIELDS,
     HEAD_STEP,
+    K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
-    K_HEAD,
     STAMP,
-    VVEC_HEAD,
     V_HEAD,
+    VVEC_HEAD,
     add_projected,
     add_scaled,
     block_start,
@@ -88,7 +88,6 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
-        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
@@ -126,12 +125,11 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q)
                             store(dq_i + h * a.dq_h + at * one, zero(like_q), score_size - at)
-                if features:
-                    if need_dkquery:
-                        for h in range(first_h, last_h):
-                            for c in range(block_count(like_f, kfeat_size)):
-                                at = c * block_width(like_f)
-                                store(du_i + h * a.dkquery_h + at * one, zero(like_f), kfeat_size - at)
+                if features and need_dkquery:
+                    for h in range(first_h, last_h):
+                        for c in range(block_count(like_f, kfeat_size)):
+                            at = c * block_width(like_f)
+                            store(du_i + h * a.dkquery_h + at * one, zero(like_f), kfeat_size - at)
                 if begin == end:
                     continue
                 if ahead > 0:
@@ -143,10 +141,9 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                 for h in range(first_h, last_h):
                     out_h = a.out + b * a.out_b + i * a.out_n + h * a.out_h
                     delta = dot(like_v, g_i + h * a.g_out_h, out_h, 0, value_size)
-                    if features:
-                        if a.g_mixed != 0:
-                            mixed_h = a.mixed + b * a.mixed_b + i * a.mixed_n + h * a.mixed_h
-                            delta = delta + dot(like_f, gm_i + h * a.g_mixed_h, mixed_h, 0, vfeat_size)
+                    if features and a.g_mixed != 0:
+                        mixed_h = a.mixed + b * a.mixed_b + i * a.mixed_n + h * a.mixed_h
+                        delta = delta + dot(like_f, gm_i + h * a.g_mixed_h, mixed_h, 0, vfeat_size)
                     if a.g_lse != 0:
                         delta = delta - peek(like_e, a.g_lse + b * a.g_lse_b + h * a.g_lse_h + i * a.g_lse_n)
                     lse = peek(like_e, a.lse + b * a.lse_b + h * a.lse_h + i * a.lse_n)
@@ -206,9 +203,8 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 s = summed(like_q, q_h, k_h + j * k_n, kvec, att_h, slope, score_size) * scale
                             poke(like_e, weights + t * one, s + shift)
                             gv = dot(like_v, g_h, v_h + j * v_n, vvec, value_size)
-                            if features:
-                                if a.g_mixed != 0:
-                                    gv = gv + dot(like_f, gm_h, vfeat + e * vfeat_e, 0, vfeat_size)
+                            if features and a.g_mixed != 0:
+                                gv = gv + dot(like_f, gm_h, vfeat + e * vfeat_e, 0, vfeat_size)
                             poke(like_e, slopes + t * one, gv)
                         store(weights + n * one, splat(like_e, nothing), 8)
                         store(slopes + n * one, zero(like_e), 8)
@@ -243,13 +239,12 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 if w != 0:
                                     e = peek_int32(edge + 4 * (chunk + t))
                                     add_scaled(like_v, dvvec_h + vector_row(vcode, e) * dvvec_e, w, g_h, value_size)
-                        if features:
-                            if need_dvfeat and a.g_mixed != 0:
-                                for t in range(n):
-                                    w = peek(like_e, weights + t * one)
-                                    if w != 0:
-                                        to = a.dvfeat + peek_int32(edge + 4 * (chunk + t)) * a.dvfeat_e
-                                        add_scaled(like_f, to, w, gm_h, vfeat_size)
+                        if features and need_dvfeat and a.g_mixed != 0:
+                            for t in range(n):
+                                w = peek(like_e, weights + t * one)
+                                if w != 0:
+                                    to = a.dvfeat + peek_int32(edge + 4 * (chunk + t)) * a.dvfeat_e
+                                    add_scaled(like_f, to, w, gm_h, vfeat_size)
                         # From here on slopes hold the gradient of the form before scale and cap.
                         for t in range(n):
                             ds = peek(like_e, slopes + t * one) * scale
@@ -257,27 +252,26 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 ratio = peek(like_e, capped + t * one) / cap
                                 ds = ds * (real(like_e, 1.0) - ratio * ratio)
                             poke(like_e, slopes + t * one, ds)
-                        if features:
-                            if form == DOT:
-                                if need_dkfeat:
+                        if features and form == DOT:
+                            if need_dkfeat:
+                                for t in range(n):
+                                    ds = peek(like_e, slopes + t * one)
+                                    if ds != 0:
+                                        to = a.dkfeat + peek_int32(edge + 4 * (chunk + t)) * a.dkfeat_e
+                                        add_scaled(like_f, to, ds, u_h, kfeat_size)
+                            if need_dkquery:
+                                for c in range(block_count(like_f, kfeat_size)):
+                                    at = c * block_width(like_f) * one
+                                    left = kfeat_size - c * block_width(like_f)
+                                    acc_u = zero(like_f)
                                     for t in range(n):
                                         ds = peek(like_e, slopes + t * one)
-                                        if ds != 0:
-                                            to = a.dkfeat + peek_int32(edge + 4 * (chunk + t)) * a.dkfeat_e
-                                            add_scaled(like_f, to, ds, u_h, kfeat_size)
-                                if need_dkquery:
-                                    for c in range(block_count(like_f, kfeat_size)):
-                                        at = c * block_width(like_f) * one
-                                        left = kfeat_size - c * block_width(like_f)
-                                        acc_u = zero(like_f)
-                                        for t in range(n):
-                                            ds = peek(like_e, slopes + t * one)
-                                            if skip and ds == 0:
-                                                continue
-                                            f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
-                                            acc_u = fma(splat(like_f, ds), load(like_f, f_e + at, left), acc_u)
-                                        to = du_i + h * a.dkquery_h + at
-                                        store(to, load(like_f, to, left) + acc_u, left)
+                                        if skip and ds == 0:
+                                            continue
+                                        f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
+                                        acc_u = fma(splat(like_f, ds), load(like_f, f_e + at, left), acc_u)
+                                    to = du_i + h * a.dkquery_h + at
+                                    store(to, load(like_f, to, left) + acc_u, left)
                         if not need_dq and not need_dkvec and not need_datt and not need_projected:
                             continue
                         dkvec_h = a.dkvec + block * a.dkvec_b + peek_int64(table + 8 * DKVEC_HEAD)
@@ -315,19 +309,18 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                     e = peek_int32(edge + 4 * (chunk + t))
                                     to = dkvec_h + vector_row(kcode, e) * dkvec_e + at
                                     store(to, load(like_q, to, left) + grad, left)
-                                if features:
-                                    if need_projected:
-                                        e = peek_int32(edge + 4 * (chunk + t))
-                                        f_e, df_e, dw_h = kfeat + e * kfeat_e, 0, 0
-                                        if need_dkfeat:
-                                            df_e = a.dkfeat + e * a.dkfeat_e
-                                        if need_dkweight:
-                                            dw_h = a.dkweight + block * a.dkweight_b + at
-                                            dw_h = dw_h + peek_int64(table + 8 * DKWEIGHT_HEAD)
-                                        add_projected(
-                                            like_q, grad, f_e, kweight_h + at, df_e, dw_h, kweight_f, a.dkweight_f,
-                                            kfeat_size, left,
-                                        )  # fmt: skip
+                                if features and need_projected:
+                                    e = peek_int32(edge + 4 * (chunk + t))
+                                    f_e, df_e, dw_h = kfeat + e * kfeat_e, 0, 0
+                                    if need_dkfeat:
+                                        df_e = a.dkfeat + e * a.dkfeat_e
+                                    if need_dkweight:
+                                        dw_h = a.dkweight + block * a.dkweight_b + at
+                                        dw_h = dw_h + peek_int64(table + 8 * DKWEIGHT_HEAD)
+                                    add_projected(
+                                        like_q, grad, f_e, kweight_h + at, df_e, dw_h, kweight_f, a.dkweight_f,
+                                        kfeat_size, left,
+                                    )  # fmt: skip
                             if need_dq:
                                 if form != DOT:
                                     acc = acc * att_c

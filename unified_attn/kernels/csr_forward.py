@@ -15,12 +15,12 @@ from unified_attn.kernels.csr_pair import (
     DOT,
     HEAD_FIELDS,
     HEAD_STEP,
+    K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
-    K_HEAD,
     STAMP,
-    VVEC_HEAD,
     V_HEAD,
+    VVEC_HEAD,
     block_start,
     dot,
     kept,
@@ -75,7 +75,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
         has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
-        has_kfeat, has_vfeat = a.kfeat != 0, a.vfeat != 0
+        has_kfeat = a.kfeat != 0
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from

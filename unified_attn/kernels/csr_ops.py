@@ -39,6 +39,7 @@ class _Call(NamedTuple):
     Args:
         key_query: ``[B, Hq, Nq, F]``, with the dot form: what each query scores the key features with.
         key_weight: ``[Hk, F, W]``, with the sum form: what projects them.
+        one_features: The value's features are the key's, with one gradient; ``value_features`` is None then.
     """
 
     query: Tensor
@@ -66,6 +67,12 @@ class _Call(NamedTuple):
     slope: float
     dropout_p: float
     pair_counter: bool
+    one_features: bool
+
+    @property
+    def mixed_features(self) -> Tensor | None:
+        """What is summed into mixed."""
+        return self.key_features if self.one_features else self.value_features
 
     @property
     def form(self) -> int:
@@ -73,7 +80,7 @@ class _Call(NamedTuple):
 
     @property
     def feature_lanes(self) -> int:
-        return feature_lanes([self.key_features, self.value_features])
+        return feature_lanes([self.key_features, self.mixed_features])
 
     @property
     def pairs(self) -> int:
@@ -83,18 +90,18 @@ class _Call(NamedTuple):
     @property
     def pair_size(self) -> int:
         """Floats that a head reads for one pair."""
-        sizes = [x.size(-1) for x in (self.key_features, self.value_features) if x is not None]
+        sizes = [x.size(-1) for x in (self.key_features, self.mixed_features) if x is not None]
         return self.query.size(-1) + self.value.size(-1) + sum(sizes)
 
     def readable(self) -> _Call:
         """The same as kernels read it: features next to each other, indices dense."""
-        floats = {name: dense_last_or_none(getattr(self, name)) for name in _GRADIENTS if name != "add"}
-        whole = {name: x.contiguous() for name in _INDICES if (x := getattr(self, name)) is not None}
+        floats: dict[str, Any] = {name: dense_last_or_none(getattr(self, name)) for name in _GRADIENTS if name != "add"}
+        whole: dict[str, Any] = {name: x.contiguous() for name in _INDICES if (x := getattr(self, name)) is not None}
         return self._replace(**floats, **whole)
 
     def record(self) -> dict[str, int | float]:
         """The record's entries for all of it but the rows."""
-        sizes = {"kfeat_size": self.key_features, "vfeat_size": self.value_features}
+        sizes = {"kfeat_size": self.key_features, "vfeat_size": self.mixed_features}
         return {
             **strided("q", self.query),
             **strided("k", self.key),
@@ -107,7 +114,7 @@ class _Call(NamedTuple):
             **strided("kfeat", self.key_features),
             **strided("kquery", self.key_query),
             **strided("kweight", self.key_weight),
-            **strided("vfeat", self.value_features),
+            **strided("vfeat", self.mixed_features),
             **strided("att", self.att),
             **score_options(self.scale, self.cap, self.slope, self.dropout_p, self.seed, self.pair_counter),
             **{name: 0 if x is None else x.size(1) for name, x in sizes.items()},
@@ -163,7 +170,7 @@ def _check_rows(call: _Call) -> None:
 def _results(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
     """Space for out, lse and mixed; mixed is ``[0]`` without value features."""
     batch, heads, nodes, _ = call.query.shape
-    features = call.value_features
+    features = call.mixed_features
     return (
         empty_nodes(call.query, heads, call.value.shape[3]),
         call.query.new_empty(batch, heads, nodes),
@@ -195,7 +202,7 @@ def csr_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
             **call.record(),
             **strided("out", out),
             **strided("lse", lse),
-            **(strided("mixed", mixed) if call.value_features is not None else {}),
+            **(strided("mixed", mixed) if call.mixed_features is not None else {}),
             **prefetched(call.key, call.value, len(ranges)),
             **listed(call.indptr, call.col, call.edge),
             "heads": table.ctypes.data,
@@ -235,17 +242,17 @@ def csr_backward(
     *rest, needs = inputs
     call = _Call(*rest)
     grads = _empty_grads(call, needs)
-    batch, heads, nodes, width = call.query.shape
+    batch, heads, nodes, _ = call.query.shape
     keys = call.key.size(2)
     if batch == 0 or heads == 0 or nodes == 0 or keys == 0:
-        for grad in grads:
-            grad.zero_()
+        for x in grads:
+            x.zero_()
         return grads
     call = call.readable()
     need = dict(zip(_GRADIENTS, needs, strict=True))
-    grad = {name: x if need[name] else None for name, x in zip(_GRADIENTS, grads, strict=True)}
+    grad = {name: x for name, x in zip(_GRADIENTS, grads, strict=True) if need[name]}
     for name in ("add", "key_vectors", "value_vectors", "key_features", "value_features"):
-        if grad[name] is not None:
+        if need[name]:
             grad[name].zero_()  # added to, and pairs that no row lists have gradient 0
     ranges = head_ranges(call.query, call.key, call.value)
     if len(ranges) == 1:  # a query's statistics lie as its heads do
@@ -266,22 +273,23 @@ def csr_backward(
 
     heads_of = {
         **call.heads(),
-        "dk": (grad["key"], 1),
-        "dv": (grad["value"], 1),
+        "dk": (grad.get("key"), 1),
+        "dv": (grad.get("value"), 1),
         "dkvec": (partial.get("key_vectors"), 2),
         "dvvec": (partial.get("value_vectors"), 2),
         "dkweight": (partial.get("key_weight"), 1),
     }
     table = head_table(heads, heads_of)
-    g_out, out = dense_last(g_out), dense_last(out)
-    g_mixed, mixed = dense_last_or_none(g_mixed), dense_last(mixed)
+    g_out, out, mixed = dense_last(g_out), dense_last(out), dense_last(mixed)
+    # Compiled code hands over a gradient of what is empty, too.
+    g_mixed = None if call.mixed_features is None else dense_last_or_none(g_mixed)
     both: dict[str, int | float] = {
         **call.record(),
         **strided("out", out),
         **strided("lse", lse),
         **strided("g_out", g_out),
         **strided("g_lse", g_lse),
-        **(strided("mixed", mixed) if g_mixed is not None else {}),
+        **strided("mixed", None if g_mixed is None else mixed),
         **strided("g_mixed", g_mixed),
         **strided("stats", stats),
         "heads": table.ctypes.data,
@@ -292,14 +300,14 @@ def csr_backward(
     by_rows = record(
         {
             **both,
-            **strided("dq", grad["query"]),
-            **strided("dadd", grad["add"], broadcast=True),
+            **strided("dq", grad.get("query")),
+            **strided("dadd", grad.get("add"), broadcast=True),
             **strided("dkvec", partial.get("key_vectors"), broadcast=True),
             **strided("dvvec", partial.get("value_vectors"), broadcast=True),
-            **strided("dkfeat", grad["key_features"]),
-            **strided("dkquery", grad["key_query"]),
+            **strided("dkfeat", grad.get("key_features")),
+            **strided("dkquery", grad.get("key_query")),
             **strided("dkweight", partial.get("key_weight")),
-            **strided("dvfeat", grad["value_features"]),
+            **strided("dvfeat", grad.get("key_features" if call.one_features else "value_features")),
             **strided("datt", partial.get("att")),
             **prefetched(call.key, call.value, len(row_ranges)),
             **listed(call.indptr, call.col, call.edge),
@@ -322,15 +330,16 @@ def csr_backward(
         by_columns = record(
             {
                 **both,
-                **strided("dk", grad["key"]),
-                **strided("dv", grad["value"]),
+                **strided("dk", grad.get("key")),
+                **strided("dv", grad.get("value")),
                 **prefetched(call.query, g_out, len(ranges)),
                 **listed(call.t_indptr, call.t_row, call.t_edge),
             }
         )
         blocks = num_blocks(call.pairs, keys, pair_size)
-        tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-        run_tasks(find_kernel("columns", call.form, call.feature_lanes, call.query, call.value), by_columns, tasks, work)
+        columns = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
+        kernel = find_kernel("columns", call.form, call.feature_lanes, call.query, call.value)
+        run_tasks(kernel, by_columns, columns, work)
     return grads
 
 

@@ -36,6 +36,29 @@ class Candidates:
         return self.pairs.list()
 
 
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """Exactly the pairs ``queries[b, i] & keys[b, j] & (j - i <= right)``, i and j in the last being positions.
+
+    Running sums over the keys then hold what every query asks for: see :func:`~unified_attn.linear_attention`.
+
+    Args:
+        right: Keys after the query's own position; None = no limit.
+        queries: ``[1 | B, Nq]`` bool, or None = all.
+        keys: ``[1 | B, Nk]`` bool, or None = all.
+    """
+
+    right: int | None = None
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def __and__(self, other: Prefix) -> Prefix:
+        def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+            return b if a is None else a if b is None else a & b
+
+        return Prefix(_least(self.right, other.right), both(self.queries, other.queries), both(self.keys, other.keys))
+
+
 class Mask(nn.Module, ABC):
     """Who may interact: a rule over pairs of a query i and a key j. True = may attend.
 
@@ -44,7 +67,8 @@ class Mask(nn.Module, ABC):
     that ``.to(device)`` of the layer that owns the mask moves them.
 
     Attributes:
-        space: What i and j count: ``"position"`` (of tokens: ``q_positions`` of a call) or ``"row"`` (of q and k).
+        space: What i and j count: ``"position"`` (of tokens: ``q_positions`` of a call), ``"row"`` (of q and k) or
+            ``"token"`` (rows of k, the queries being the last of them, whatever positions a call gives).
 
     Example:
         A mask that lets tokens of equal parity meet:
@@ -59,7 +83,7 @@ class Mask(nn.Module, ABC):
         #.#
     """
 
-    space: Literal["position", "row"] = "position"
+    space: Literal["position", "row", "token"] = "position"
 
     @abstractmethod
     def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -80,10 +104,7 @@ class Mask(nn.Module, ABC):
 
     def on(self, pairs: Pairs) -> Tensor:
         """The rule evaluated on index tensors, in the space that it counts."""
-        if self.space == "position":
-            allowed = self.allow(pairs.batch, pairs.head, pairs.query_position, pairs.key_position)
-        else:
-            allowed = self.allow(pairs.batch, pairs.head, pairs.query, pairs.key)
+        allowed = self.allow(pairs.batch, pairs.head, *pairs.ends(self.space))
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
             got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
             raise TypeError(
@@ -100,6 +121,11 @@ class Mask(nn.Module, ABC):
     def candidates(self, shape: Shape) -> Candidates | None:
         """A superset of the allowed pairs in O(edges), or None if that is all pairs."""
         return band_candidates(self.band(), shape)
+
+    def prefix(self, shape: Shape) -> Prefix | None:
+        """The mask as a limit on the right and whole queries and keys left out, if it is exactly that, else None."""
+        band = self.band()
+        return Prefix(band[1]) if band is not None and band[0] is None else None
 
     @property
     def graph(self) -> Graph | None:
@@ -251,6 +277,15 @@ class And(Compound):
             if option[0].pairs.num_pairs < best.pairs.num_pairs:
                 best, remaining = option
         return Candidates(best.pairs, _all([*([] if best.rest is None else [best.rest]), *remaining]))
+
+    def prefix(self, shape: Shape) -> Prefix | None:
+        both = Prefix()
+        for part in self.parts:
+            found = part.prefix(shape)
+            if found is None:
+                return None
+            both = both & found
+        return both
 
     @property
     def graph(self) -> Graph | None:

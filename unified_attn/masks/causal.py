@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from unified_attn.masks.base import Mask, Reach
+from unified_attn.masks.base import Mask, Prefix, Reach
 from unified_attn.pairs import Shape
 
 
@@ -54,6 +54,11 @@ class Causal(Mask):
 
     def band(self) -> Reach | None:
         return (None, 0) if self.align == "bottom_right" else None
+
+    def prefix(self, shape: Shape) -> Prefix | None:
+        if self.align == "bottom_right":
+            return Prefix(0)
+        return None if shape.offset is None else Prefix(-shape.offset)  # row = position - offset
 
     def __repr__(self) -> str:
         return "Causal()" if self.align == "bottom_right" else f"Causal(align={self.align!r})"

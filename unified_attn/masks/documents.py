@@ -47,7 +47,7 @@ class Documents(Keeper):
     """
 
     ids: Tensor
-    space = "row"
+    space = "token"
 
     def __init__(self, ids: Tensor) -> None:
         super().__init__()
@@ -109,7 +109,9 @@ class Documents(Keeper):
 
     def check(self, shape: Shape) -> None:
         check_device("Documents' ids", self.ids, shape)
-        if self.ids.shape[-1] != shape.num_keys or self.ids.shape[:-1] not in ((), (1,), (shape.batch,)):
+        batch = self.ids.shape[0] if self.ids.dim() == 2 else 1
+        # one by one: a compiler looks for a size in a tuple by identity
+        if self.ids.shape[-1] != shape.num_keys or (batch != 1 and batch != shape.batch):
             raise ValueError(
                 f"Documents' ids have shape {list(self.ids.shape)}, but k asks for [{shape.num_keys}] or "
                 f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"

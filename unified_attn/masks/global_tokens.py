@@ -51,7 +51,7 @@ class GlobalTokens(Keeper):
     """
 
     flags: Tensor | None
-    space = "row"
+    space = "token"
 
     def __init__(self, tokens: Sequence[int] | Tensor) -> None:
         super().__init__()
@@ -108,7 +108,8 @@ class GlobalTokens(Keeper):
     def check(self, shape: Shape) -> None:
         if self.flags is not None:
             check_device("GlobalTokens' tokens", self.flags, shape)
-            if self.flags.shape[0] not in (1, shape.batch) or self.flags.shape[1] != shape.num_keys:
+            batch, tokens = self.flags.shape  # one by one: a compiler looks for a size in a tuple by identity
+            if tokens != shape.num_keys or (batch != 1 and batch != shape.batch):
                 raise ValueError(
                     f"GlobalTokens' tokens have shape {list(self.flags.shape)}, but k asks for "
                     f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"

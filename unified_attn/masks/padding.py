@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.masks.base import Mask
+from unified_attn.masks.base import Mask, Prefix
 from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_integers, describe
 
 
@@ -90,12 +90,16 @@ class Padding(Mask):
         allowed = pairs.gather(self.keep[:, None, None, :])
         return allowed if self.queries is None else allowed & pairs.gather(self.queries[:, None, :, None])
 
+    def prefix(self, shape: Shape) -> Prefix:
+        return Prefix(None, self.queries, self.keep)
+
     def check(self, shape: Shape) -> None:
         for name, tensor, size in (("keep", self.keep, shape.num_keys), ("queries", self.queries, shape.num_queries)):
             if tensor is None:
                 continue
             check_device(f"Padding's {name}", tensor, shape)
-            if tensor.shape[0] not in (1, shape.batch) or tensor.shape[1] != size:
+            batch, tokens = tensor.shape  # one by one: a compiler looks for a size in a tuple by identity
+            if tokens != size or (batch != 1 and batch != shape.batch):
                 side = "Nk" if name == "keep" else "Nq"
                 raise ValueError(
                     f"Padding's {name} has shape {list(tensor.shape)}, but q and k ask for "

@@ -14,8 +14,8 @@ from unified_attn.vectors import Vectors
 class GATv2(Score):
     """sum_d att_d LeakyReLU(q + k)_d: the activation before the sum, so that queries can rank keys differently.
 
-    In a GATv2 layer q = W_target x, k = v = W_source x. Edge features go inside the activation as
-    :class:`~unified_attn.PairVectors` (key).
+    In a GATv2 layer q = W_target x, k = v = W_source x. Edge features go inside the activation as key vectors:
+    :class:`~unified_attn.EdgeProjection`, or :class:`~unified_attn.PairVectors` where they are already projected.
 
     Args:
         att: ``[Hq, D]``.

@@ -37,7 +37,7 @@ CASES = [
     Choice("causal", "t5", sizes="9x63"),
     Choice("window 2 1", "t5 causal + rope llama3"),
     Choice("full", "relative + rope yarn", sizes="9x63"),
-    Choice("full", "rope linear", sizes="4x7"),
+    Choice("full", "rope part linear", sizes="4x7"),
     Choice("causal", "rope dynamic", dtype="float32", sizes="9x63"),
     Choice("full", "rope dynamic", sizes="1x6", positions="shared"),
     Choice("padding queries", "node types + rope ntk", batch=3, sizes="7x5"),

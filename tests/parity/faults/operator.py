@@ -111,7 +111,9 @@ def grouped_heads_tiled_in_the_fused_kernel(patch: pytest.MonkeyPatch) -> None:
     def make(kernel: Callable) -> Callable:
         def tiled(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
             key, value = (x.repeat(1, query.shape[1] // x.shape[1], 1, 1) for x in (key, value))
-            return kernel(query, key, value, *rest, **{**options, "key_vectors": Operands(), "value_vectors": Operands()})
+            return kernel(
+                query, key, value, *rest, **{**options, "key_vectors": Operands(), "value_vectors": Operands()}
+            )
 
         return tiled
 

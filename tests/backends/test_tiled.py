@@ -1,0 +1,195 @@
+"""What is special to tiles: their edges, no table of all pairs, one table for all tiles of a relative bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import unified_attn.tiles
+from tests.cases.tools import fresh, gradients, inputs
+from tests.test_memory import PEAK, created, linux
+from unified_attn import (
+    Additive,
+    ALiBi,
+    Bias,
+    Causal,
+    DenseBias,
+    Full,
+    Graph,
+    Mask,
+    Padding,
+    UnsupportedError,
+    Where,
+    Window,
+    attention,
+    attention_with_lse,
+    explain,
+)
+
+SIZES = [0, 1, 63, 113, 127, 128, 129]
+
+
+def same(q: Tensor, k: Tensor, v: Tensor, *leaves: Tensor, **options: Any) -> None:
+    """Output, lse and gradients of tiles and of the reference."""
+    results = []
+    for backend in ("tiled", "reference"):
+        torch.manual_seed(0)
+        out, lse = attention_with_lse(q, k, v, backend=backend, **options)
+        finite = lse.masked_fill(lse == -torch.inf, 0.0)
+        results.append((out, lse, *gradients(out, q, k, v, *leaves), *gradients(finite, q, k)))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [*SIZES, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mask", [Window(5, 3), Window.causal(50), Window(150, 20), Causal(), Full()], ids=str)
+def test_edges_of_tiles(size: int, mask: Mask) -> None:
+    q, k, v = inputs(size, batch=1, value_dim=3)
+    same(q, k, v, mask=mask)
+    same(q, k, v, mask=mask, bias=ALiBi(2))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 300), (300, 1), (129, 300), (300, 129), (0, 5), (5, 0)])
+@pytest.mark.parametrize("mask", [Window(5, 3), Causal(), Window(4, None)], ids=str)
+def test_other_numbers_of_queries_than_keys(queries: int, keys: int, mask: Mask) -> None:
+    same(*inputs(queries, keys, heads=4, kv_heads=2), mask=mask, bias=ALiBi(4))
+
+
+def parity(size: int) -> Where:
+    return Where(lambda b, h, i, j: (i + j + h) % 3 == 0)
+
+
+MASKS: dict[str, Callable[[int], Mask]] = {
+    "where": parity,
+    "causal & padding": lambda n: Causal() & Padding.from_lengths(torch.tensor([n // 2, n]), n),
+    "window & padding": lambda n: Window(9, 9) & Padding.from_lengths(torch.tensor([n // 2, n]), n),
+    "windows": lambda n: Window(9, 0) | Window(0, 3) & ~Window(1, 1),
+    "top left": lambda n: Causal(align="top_left"),
+    "far keys": lambda n: Where(lambda b, h, i, j: (j < 3) | (i == j)),
+    "graph as a set": lambda n: Graph(torch.tensor([[0, 1, n - 1], [n - 1, 0, 2]])) | Window(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_masks_that_are_no_band(name: str, dropout_p: float) -> None:
+    q, k, v = inputs(200)
+    slope = torch.linspace(0.1, 1, 2, dtype=torch.float64).requires_grad_()
+    bias = Additive(lambda b, h, i, j: slope[h] * (i * j).cos())
+    same(q, k, v, slope, mask=MASKS[name](200), bias=bias, dropout_p=dropout_p)
+
+
+class Learned(Bias):
+    """A relative bias with a parameter."""
+
+    relative = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = torch.nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64))
+        self.asked = 0
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
+        self.asked += 1
+        return self.slope[h] * (i - j).cos()
+
+
+def test_tiles_of_a_band_share_the_table_of_a_relative_bias() -> None:
+    q, k, v = inputs(1000, batch=2)
+    bias = Learned()
+    same(q, k, v, bias.slope, mask=Window(10, 10), bias=bias)
+    bias.asked = 0
+    attention(q, k, v, mask=Window(10, 10), bias=bias, backend="tiled")
+    few = bias.asked
+    bias.asked = 0
+    bias.relative = False
+    attention(q, k, v, mask=Window(10, 10), bias=bias, backend="tiled")
+    assert few <= 6 < 30 < bias.asked
+
+
+def test_tables_are_cut_and_get_their_gradient_whole() -> None:
+    q, k, v = inputs(200)
+    table = torch.randn(2, 200, 200, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    same(q, k, v, table, mask=Window(20, 20), bias=DenseBias(table))
+
+
+def test_small_strips_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = inputs(500)
+    whole = attention(q, k, v, mask=Window(5, 5), backend="tiled")
+    monkeypatch.setattr(unified_attn.tiles, "SIZE", 1000)
+    torch.testing.assert_close(attention(q, k, v, mask=Window(5, 5), backend="tiled"), whole)
+
+
+def test_a_gradient_at_some_pairs_alone_is_refused() -> None:
+    """The tables of later tiles would lose it."""
+    slope = torch.ones((), dtype=torch.float64, requires_grad=True)
+    bias = Additive(lambda b, h, i, j: (slope if int(i.max()) > 150 else 1.0) * (i - j).double())
+    q, k, v = inputs(300)
+    with pytest.raises(ValueError, match="has a gradient at some pairs and none at others"):
+        attention(q, k, v, mask=Causal(), bias=bias, backend="tiled")
+
+
+def test_a_second_derivative_names_who_has_one() -> None:
+    q, k, v = inputs(50)
+    out = attention(q, k, v, mask=Window(3, 3), backend="tiled")
+    (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(UnsupportedError, match=r"no second derivative.*reference.*scatter") as error:
+        torch.autograd.grad(dq.sum(), k)
+    assert error.value.backend == "tiled"
+
+
+def test_under_torch_compile_another_one_runs() -> None:
+    q, k, v = inputs(700, batch=1, dim=2)
+    call = lambda q: attention(q, k, v, mask=Window.causal(150))  # noqa: E731
+    assert explain(q, k, v, mask=Window.causal(150)).backend == "tiled"
+    torch.testing.assert_close(torch.compile(call, backend="eager", fullgraph=True)(q), call(q))
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e300])
+def test_what_is_masked_may_hold_anything(poison: float) -> None:
+    keep = torch.ones(2, 300, dtype=torch.bool)
+    keep[0, 100:] = keep[1, :7] = False
+    hidden = ~keep[:, None, :, None]
+    for mask in (Padding(keep, queries=keep) & Causal(), Padding(keep, queries=keep) & Window(20, 20)):
+        clean = inputs(300)
+        dirty = [x.detach().masked_fill(hidden, poison).requires_grad_() for x in clean]
+        outs = [attention(*x, mask=mask, backend="tiled") for x in (clean, dirty)]
+        assert torch.equal(*outs)
+        for a, b in zip(gradients(outs[0], *clean), gradients(outs[1], *dirty), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("bias", [None, ALiBi(2), Additive(lambda b, h, i, j: (i - j).float())], ids=str)
+def test_no_tensor_is_as_large_as_the_table(bias: Bias | None) -> None:
+    length = 1500
+    q, k, v = (x.detach().float().requires_grad_() for x in inputs(length, batch=1))
+
+    def step() -> None:
+        out = attention(q, k, v, mask=Window(7, 7), bias=bias, backend="tiled")
+        out.backward(out)
+
+    assert max(created(step)) < length * length / 8
+
+
+IN_WINDOW = """
+def make(n):
+    return [torch.randn(1, {heads}, n, {dim}).requires_grad_() for _ in range(3)]
+
+def step(q, k, v):
+    out = attention(q, k, v, mask=Window.causal(64), bias=ALiBi({heads}), backend="tiled")
+    out.backward(out)
+
+growth(step, make(600), make(32768))
+"""
+
+
+@linux
+@pytest.mark.parametrize(("heads", "dim", "megabytes"), [(1, 8, 100), pytest.param(8, 64, 200, marks=pytest.mark.slow)])
+def test_a_window_over_32768_tokens(heads: int, dim: int, megabytes: int) -> None:
+    kept = 4 * 32768 * heads * dim * 4  # the output and three gradients
+    growth = int(fresh(PEAK + IN_WINDOW.format(heads=heads, dim=dim)))
+    assert growth < megabytes * 1e6 + (kept if heads > 1 else 0)
