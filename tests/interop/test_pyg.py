@@ -29,7 +29,7 @@ def same(model: nn.Module, run: Run, inputs: list[Tensor], layers: int) -> nn.Mo
     state = {key: id(value) for key, value in model.named_parameters()}
     converted = convert(model)
     assert converted is model
-    kinds = (ours.GATConv, ours.GATv2Conv, ours.TransformerConv)
+    kinds = (ours.GATConv, ours.GATv2Conv, ours.TransformerConv, ours.HGTConv)
     assert sum(isinstance(module, kinds) for module in converted.modules()) == layers
     assert not any(isinstance(module, pyg.MessagePassing) for module in converted.modules())
     assert state == {key: id(value) for key, value in converted.named_parameters()}
@@ -148,6 +148,32 @@ def test_to_hetero(kind: type[nn.Module], lazy: bool) -> None:
     same(model, run, list(x.values()), 6)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_hgt(lazy: bool) -> None:
+    x, edges = hetero_inputs()
+    layers = [
+        pyg.HGTConv(-1 if lazy else 5, 8, (["a", "b"], RELATIONS), heads=2),
+        pyg.HGTConv(8, 8, (["a", "b"], RELATIONS)),
+    ]
+    model = nn.ModuleList(layers).double()
+
+    def run(net: nn.Module) -> Tensor:
+        hidden = dict(x)
+        for layer in net:
+            hidden = layer(hidden, edges)
+        return torch.cat([out for _, out in sorted(hidden.items())])
+
+    if lazy:
+        convert(model)
+        assert all(isinstance(layer, ours.HGTConv) for layer in model)
+        theirs = nn.ModuleList(layers)
+        run(model)  # the very parameters of theirs: their sizes are known now
+        theirs[0].kqv_lin._hook.remove()
+        close(run(model), run(theirs))
+    else:
+        same(model, run, list(x.values()), 2)
+
+
 def test_our_layers_in_hetero_conv() -> None:
     x, edges = hetero_inputs()
     layers = {
@@ -249,6 +275,7 @@ def normed_itself() -> nn.Module:
         (more_weights, "other tensors than its class: extra"),
         (explained, "explainer"),
         (lambda: pyg.GATConv(5, 4, decomposed_layers=2), "decomposed into 2"),
+        (lambda: pyg.GATConv(5, 4, fill_value="median"), "arguments are not taken here: fill_value is 'median'"),
     ],
 )
 def test_left_alone(make: Callable[[], nn.Module], reason: str) -> None:

@@ -17,6 +17,7 @@ from torch.nn.functional import leaky_relu
 from tests.nn.twins import agree, close, edges_between, features, twins, without_loops
 from unified_attn import Causal, Graph
 from unified_attn import nn as ours
+from unified_attn.nn.self_loops import loop_features
 
 ALL = ("GATConv", "GATv2Conv", "TransformerConv")
 LOOPED = ("GATConv", "GATv2Conv")
@@ -467,6 +468,16 @@ def test_75_many_neighbours_in_half_precision(name: str) -> None:
     wide = layer.float()(x, edge_index)
     out = layer.half()(x.half(), edge_index)
     torch.testing.assert_close(out.float(), wide, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("fill", ["mean", "add"])
+def test_75_features_of_loops_are_summed_in_float32(fill: str) -> None:
+    count = 1000
+    edge_index = torch.stack([torch.zeros(count), torch.ones(count)]).long()
+    edge_attr = torch.full((count, 1), 0.5, dtype=torch.bfloat16)
+    out = loop_features(edge_attr, edge_index, torch.tensor([1]), 2, fill)
+    assert out.dtype == torch.bfloat16
+    assert out.item() == (0.5 if fill == "mean" else 500.0)
 
 
 # --- autocast, copies, distributed training

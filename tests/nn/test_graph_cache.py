@@ -71,6 +71,16 @@ def test_another_list_at_the_same_address_is_another_graph() -> None:
     assert len({id(graph) for graph in seen}) == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
+def test_small_integers(dtype: torch.dtype) -> None:
+    edge_index = edges_between(100, 100, 9).to(dtype)
+    found = edges_of(edge_index, 300, 300, loops=True)  # more nodes than the type can count
+    assert edges_of(edge_index, 300, 300, loops=True) is found
+    assert int(found.edge_index.max()) == 299
+    edge_index[0, 0] += 1
+    assert edges_of(edge_index, 300, 300, loops=True) is not found
+
+
 def test_a_kept_graph_does_not_follow_the_callers_tensor() -> None:
     edge_index = edges_between(5, 5, 9)
     before = edge_index.clone()

@@ -17,6 +17,7 @@ from tests.nn.twins import (
     close,
     edges_between,
     features,
+    gradients,
     one_loop_a_node,
     twins,
     without_loops,
@@ -92,6 +93,20 @@ def test_layer(name: str, options: dict[str, Any], kind: str, graph: str, dtype:
         inputs.append(edge_attr)
         args.append(edge_attr)
     agree(theirs, mine, inputs, *args)
+
+
+@pytest.mark.parametrize("name", GRID)
+@pytest.mark.parametrize("edge_dim", [None, 2])
+def test_what_is_compared_depends_on_every_weight(name: str, edge_dim: int | None) -> None:
+    more = {"beta": True} if name == "TransformerConv" else {"residual": True}
+    theirs, _ = twins(name, 5, 4, heads=3, edge_dim=edge_dim, **more)
+    edge_index = without_loops(edges_between(9, 9, 12))
+    x, edge_attr = features(9, 5, dtype=torch.float64), features(edge_index.shape[1], 2, dtype=torch.float64, seed=2)
+    found = gradients(theirs, theirs(x, edge_index, edge_attr if edge_dim else None), [x])
+    # The keys' bias of a dot product shifts all logits of a query alike.
+    assert [key for key, grad in found.items() if grad.abs().max() < 1e-3] == (
+        ["lin_key.bias"] if name == "TransformerConv" else []
+    )
 
 
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])

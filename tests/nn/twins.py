@@ -56,7 +56,7 @@ def twins(name: str, *args: Any, dtype: torch.dtype = torch.float64, **options: 
     theirs, mine = getattr(pyg, name)(*args, **options).to(dtype), getattr(ours, name)(*args, **options).to(dtype)
     with torch.no_grad():
         for n, parameter in enumerate(theirs.parameters()):
-            parameter.copy_(0.5 * features(*parameter.shape, dtype=dtype, seed=100 + n))
+            parameter.copy_(0.5 * features(*parameter.shape, dtype=dtype, seed=300 + n))
     mine.load_state_dict(theirs.state_dict(), strict=True)
     return theirs, mine
 

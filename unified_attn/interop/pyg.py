@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from unified_attn.nn import GATConv, GATv2Conv, TransformerConv
+from unified_attn.nn import GATConv, GATv2Conv, HGTConv, TransformerConv
 from unified_attn.nn.heads import IF_ONE_SET
 from unified_attn.nn.linear import Linear
 
 Model = TypeVar("Model", bound=nn.Module)
 
-Attention = GATConv | GATv2Conv | TransformerConv
-LAYERS: tuple[type[Attention], ...] = (GATConv, GATv2Conv, TransformerConv)
+Attention = GATConv | GATv2Conv | TransformerConv | HGTConv
+LAYERS: tuple[type[Attention], ...] = (GATConv, GATv2Conv, TransformerConv, HGTConv)
 """Those that have a namesake in torch-geometric; their constructor arguments are attributes there."""
 
 METHODS = ("forward", "message", "aggregate", "update", "edge_update", "message_and_aggregate")
@@ -75,11 +75,12 @@ class Report:
 class Convert:
     """Replaces the attention layers of a torch-geometric model by those of this library, in place.
 
-    Layers whose type is exactly torch-geometric's ``GATConv``, ``GATv2Conv`` or ``TransformerConv`` are replaced,
-    wherever they are in the model: also inside ``torch_geometric.nn.Sequential``, ``HeteroConv`` and what ``to_hetero``
-    makes (which itself knows torch-geometric's layers alone: convert its result). Their parameters are handed over, the
-    same objects, so an optimizer made before goes on training them; training mode, device, dtype and ``requires_grad``
-    are kept, and so are the names of the ``state_dict``. A layer that is used in several places stays one layer.
+    Layers whose type is exactly torch-geometric's ``GATConv``, ``GATv2Conv``, ``TransformerConv`` or ``HGTConv`` are
+    replaced, wherever they are in the model: also inside ``torch_geometric.nn.Sequential``, ``HeteroConv`` and what
+    ``to_hetero`` makes (which itself knows torch-geometric's layers alone: convert its result). Their parameters are
+    handed over, the same objects, so an optimizer made before goes on training them; training mode, device, dtype and
+    ``requires_grad`` are kept, and so are the names of the ``state_dict``. A layer that is used in several places stays
+    one layer.
 
     Outputs and gradients are the same, but for the faults that the layers' docstrings name. A layer with two input
     sizes that asked for self-loops gets them over one node set, and none between two.
@@ -167,7 +168,6 @@ def _ours(module: nn.Module) -> type[Attention] | None:
 
 def _reason(module: Any) -> str:
     """Why a layer must stay as it is; empty if it can be replaced."""
-    from torch_geometric.nn import Linear as TheirLinear
     from torch_geometric.nn.aggr import SumAggregation
 
     if _ours(module) is None:
@@ -181,8 +181,9 @@ def _reason(module: Any) -> str:
         return "an explainer is attached to it"
     if module.decomposed_layers != 1:
         return f"it is decomposed into {module.decomposed_layers} layers"
+    parts = _parts()
     for path, part in module.named_modules():
-        if path and type(part) not in (TheirLinear, SumAggregation):
+        if path and type(part) not in parts:
             return f"its {path} is a {_name(part)}"
         place = f" of its {path}" if path else ""
         hooks = _hooks(part)
@@ -191,10 +192,23 @@ def _reason(module: Any) -> str:
         replaced = [name for name in METHODS if name in vars(part)]
         if replaced:
             return f"the method {replaced[0]}{place} was replaced on the object"
-    names, wanted = _held(module), _held(_empty(module))
+    try:
+        wanted = _held(_empty(module))
+    except (TypeError, ValueError) as error:
+        return f"its arguments are not taken here: {error}"
+    names = _held(module)
     if names != wanted:
         return f"it holds other tensors than its class: {', '.join(sorted(names ^ wanted))}"
     return ""
+
+
+def _parts() -> set[type[nn.Module]]:
+    """What torch-geometric's layers consist of."""
+    from torch_geometric.nn import HeteroDictLinear, HeteroLinear, Linear
+    from torch_geometric.nn.aggr import SumAggregation
+    from torch_geometric.nn.parameter_dict import ParameterDict
+
+    return {HeteroDictLinear, HeteroLinear, Linear, SumAggregation, ParameterDict, nn.ModuleDict}
 
 
 def _hooks(part: nn.Module) -> list[str]:
@@ -223,21 +237,36 @@ def _loops(module: Any) -> bool | str:
     return IF_ONE_SET if loops and isinstance(module.in_channels, (tuple, list)) else loops
 
 
+def _heads(module: Any) -> dict[str, Any]:
+    names = ("in_channels", "out_channels", "heads", "concat", "dropout", "edge_dim")
+    return {name: getattr(module, name) for name in names}
+
+
 def _of_gat(module: Any) -> dict[str, Any]:
-    names = ("negative_slope", "fill_value", "residual")
-    more = {name: getattr(module, name) for name in names}
-    return {**more, "add_self_loops": _loops(module), "bias": module.bias is not None}
+    more = {name: getattr(module, name) for name in ("negative_slope", "fill_value", "residual")}
+    return {**_heads(module), **more, "add_self_loops": _loops(module), "bias": module.bias is not None}
+
+
+def _of_gatv2(module: Any) -> dict[str, Any]:
+    return {**_of_gat(module), "share_weights": module.share_weights}
 
 
 def _of_transformer(module: Any) -> dict[str, Any]:
     bias = module.lin_key.bias is not None
-    return {"beta": module.beta, "bias": bias, "root_weight": module.root_weight}
+    return {**_heads(module), "beta": module.beta, "bias": bias, "root_weight": module.root_weight}
 
 
-OPTIONS: dict[type[Attention], Callable[[Any], dict[str, Any]]] = {
+def _of_hgt(module: Any) -> dict[str, Any]:
+    sizes = {kind: linear.in_channels for kind, linear in module.kqv_lin.lins.items()}
+    metadata = module.node_types, module.edge_types
+    return {"in_channels": sizes, "out_channels": module.out_channels, "metadata": metadata, "heads": module.heads}
+
+
+ARGUMENTS: dict[type[Attention], Callable[[Any], dict[str, Any]]] = {
     GATConv: _of_gat,
-    GATv2Conv: lambda module: {**_of_gat(module), "share_weights": module.share_weights},
+    GATv2Conv: _of_gatv2,
     TransformerConv: _of_transformer,
+    HGTConv: _of_hgt,
 }
 
 
@@ -246,9 +275,8 @@ def _empty(module: Any) -> nn.Module:
     ours = _ours(module)
     if ours is None:
         raise TypeError(f"{_name(module)} has no namesake in this library")
-    names = ("in_channels", "out_channels", "heads", "concat", "dropout", "edge_dim")
     with torch.device("meta"):
-        return ours(**{name: getattr(module, name) for name in names}, **OPTIONS[ours](module))
+        return ours(**ARGUMENTS[ours](module))
 
 
 def _twin(module: nn.Module) -> nn.Module:

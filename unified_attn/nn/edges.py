@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from unified_attn.masks import Mask
+from unified_attn.masks import Graph, Mask
 from unified_attn.nn.graph_cache import Edges, edges_of
 from unified_attn.nn.self_loops import loop_features
 from unified_attn.pairs import check_floats
+from unified_attn.rows import edge_ends
 
 FORMS = "give a [2, E] tensor of integers, a Graph, or a sparse [targets, sources] tensor"
 
@@ -60,17 +61,46 @@ def _read(edge_index: Tensor | Mask, num_keys: int, num_queries: int, loops: boo
     """The edges, and the features that a sparse tensor brings."""
     if isinstance(edge_index, Mask):
         return _of_mask(edge_index, num_keys, num_queries, loops), None
+    ends, values = _of_tensor(edge_index, num_keys, num_queries)
+    return edges_of(ends, num_keys, num_queries, loops=loops), values
+
+
+def edge_list(edge_index: Tensor | Mask, num_keys: int, num_queries: int) -> Tensor:
+    """The edges alone, ``[2, E]`` int64, sources then targets, checked to lie in range.
+
+    Args:
+        edge_index: As for :func:`read_edges`, but of masks a :class:`~unified_attn.Graph` alone.
+        num_keys: Number of sources.
+        num_queries: Number of targets.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If sizes do not fit, or an index is out of range.
+    """
+    if isinstance(edge_index, Mask):
+        if edge_index.graph is not edge_index:
+            raise ValueError(f"edge_index is the mask {edge_index!r}; {FORMS}")
+        edges = _of_mask(edge_index, num_keys, num_queries, False).edge_index
+    else:
+        edges = _of_tensor(edge_index, num_keys, num_queries)[0]
+        Graph(edges)  # whatever is wrong with its form
+    query, key = edge_ends(edges, num_queries, num_keys)
+    return torch.stack([key, query])
+
+
+def _of_tensor(edge_index: Tensor, num_keys: int, num_queries: int) -> tuple[Tensor, Tensor | None]:
+    """Edges ``[2, E]``, and the features that a sparse tensor brings."""
     if not isinstance(edge_index, Tensor):
         raise TypeError(f"edge_index is a {type(edge_index).__name__}; {FORMS}")
     if edge_index.layout == torch.strided:
-        return edges_of(_plain(edge_index), num_keys, num_queries, loops=loops), None
+        return _plain(edge_index), None
     if tuple(edge_index.shape[:2]) != (num_queries, num_keys):
         raise ValueError(
             f"edge_index is a sparse tensor {list(edge_index.shape)}, but there are {num_queries} targets and "
             f"{num_keys} sources; it must be [targets, sources] (is it turned round? then pass its transpose)"
         )
     ends, values = _of_sparse(edge_index)
-    return edges_of(ends, num_keys, num_queries, loops=loops), values if values.dim() == 2 else None
+    return ends, values if values.dim() == 2 else None
 
 
 def _plain(edge_index: Tensor) -> Tensor:
@@ -104,9 +134,7 @@ def _of_mask(mask: Mask, num_keys: int, num_queries: int, loops: bool) -> Edges:
     graph = mask.graph
     if graph is None:
         raise ValueError(f"edge_index is the mask {mask!r}, which holds no single Graph; {FORMS}")
-    if not loops:
-        return Edges(mask, graph.edge_index, None)
-    if mask is not graph:
+    if loops and mask is not graph:
         raise ValueError(
             f"self-loops cannot be added to the mask {mask!r}: make the layer with add_self_loops=False and give a "
             f"Graph that holds the loops"
@@ -114,7 +142,9 @@ def _of_mask(mask: Mask, num_keys: int, num_queries: int, loops: bool) -> Edges:
     for name, size, nodes in (("num_keys", graph.num_keys, num_keys), ("num_queries", graph.num_queries, num_queries)):
         if size is not None and size != nodes:
             raise ValueError(f"the graph was made with {name} = {size}, but x has {nodes} rows")
-    return edges_of(graph.edge_index, num_keys, num_queries, loops=True)
+    return (
+        edges_of(graph.edge_index, num_keys, num_queries, loops=True) if loops else Edges(mask, graph.edge_index, None)
+    )
 
 
 def _checked(edge_attr: Tensor | None, edge_dim: int | None, num_edges: int) -> Tensor | None:

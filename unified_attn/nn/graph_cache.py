@@ -77,7 +77,8 @@ def edges_of(edge_index: Tensor, num_keys: int, num_queries: int, *, loops: bool
     if found is None:
         with torch.inference_mode(False):  # what is kept may take part in training later
             edges = _made(edge_index, num_keys, num_queries, loops)
-            found = _Kept(edges.edge_index[:, : edge_index.shape[1]], sizes, edges)
+            own = edges.edge_index[:, : edge_index.shape[1]]
+            found = _Kept(own if own.dtype == edge_index.dtype else edge_index.clone(), sizes, edges)
     _kept = (found, *(kept for kept in before if kept is not found))[:KEPT_GRAPHS]
     return found.edges
 

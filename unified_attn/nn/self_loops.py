@@ -38,8 +38,8 @@ def looped_nodes(edge_index: Tensor, num_nodes: int) -> Tensor:
 
 
 def with_loops(edge_index: Tensor, nodes: Tensor) -> Tensor:
-    """The edges, then a loop at each of the nodes: ``[2, E + M]``."""
-    return torch.cat([edge_index, nodes.to(edge_index.dtype).expand(2, -1)], dim=1)
+    """The edges, then a loop at each of the nodes: ``[2, E + M]``, int64, for a narrow type may not hold all nodes."""
+    return torch.cat([edge_index.long(), nodes.expand(2, -1)], dim=1)
 
 
 def loop_features(
@@ -79,14 +79,21 @@ def loop_features(
         return value.expand(size)
     if not isinstance(fill_value, str):
         return edge_attr.new_full(size, fill_value)
-    target = edge_index[1].long()
-    if fill_value in ("add", "sum", "mean"):
-        total = edge_attr.new_zeros(num_nodes, size[1]).index_add(0, target, edge_attr)
-        if fill_value == "mean":
-            degree = edge_attr.new_zeros(num_nodes).index_add(0, target, edge_attr.new_ones(target.shape[0]))
+    return _reduced(edge_attr, edge_index[1].long(), num_nodes, fill_value).index_select(0, nodes)
+
+
+def _reduced(edge_attr: Tensor, target: Tensor, num_nodes: int, how: str) -> Tensor:
+    """What points at each node, reduced: ``[N, F]``."""
+    half = edge_attr.dtype not in (torch.float32, torch.float64)
+    wide = edge_attr.float() if half else edge_attr  # a sum of ones in bfloat16 ends at 256
+    sizes = (num_nodes, edge_attr.shape[1])
+    if how in ("add", "sum", "mean"):
+        total = wide.new_zeros(sizes).index_add(0, target, wide)
+        if how == "mean":
+            degree = wide.new_zeros(num_nodes).index_add(0, target, wide.new_ones(target.shape[0]))
             total = total / degree.clamp_min(1.0)[:, None]
     else:
-        start = edge_attr.new_full((num_nodes, size[1]), 1.0 if fill_value == "mul" else 0.0)
-        index = target[:, None].expand_as(edge_attr)
-        total = start.scatter_reduce(0, index, edge_attr, REDUCTIONS[fill_value], include_self=fill_value == "mul")
-    return total.index_select(0, nodes)
+        start = wide.new_full(sizes, 1.0 if how == "mul" else 0.0)
+        index = target[:, None].expand_as(wide)
+        total = start.scatter_reduce(0, index, wide, REDUCTIONS[how], include_self=how == "mul")
+    return total.to(edge_attr.dtype)
