@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, gelu, layer_norm
 
-from unified_attn import Graph
+from unified_attn import Documents, Graph, ShortestPath, attention
 from unified_attn.models import GraphNet, GraphNetConfig, gat, gatv2, gps, graphormer, pack_graphs
+from unified_attn.models.graph_priors import FirstRows, VirtualBias
 
 SMALL = GraphNetConfig(in_channels=3, out_channels=2, channels=8, num_layers=2, num_heads=2, local="gat")
 GLOBAL = replace(SMALL, local=None, global_attention=True, ff_channels=10)
@@ -102,15 +103,16 @@ def assert_close(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e
         assert not a.numel() or (a - b).abs().max() <= tolerance * max(1.0, float(b.detach().abs().max()))
 
 
+# Few graphs are dense tables to the operator, many are lists of pairs.
+@pytest.mark.parametrize("nodes", [(4, 1), (4, 1, 6, 3, 4, 2)], ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_packed_graphs_equal_single_ones(name: str) -> None:
+def test_packed_graphs_equal_single_ones(name: str, nodes: tuple[int, ...]) -> None:
     config = CONFIGS[name]
     model = network(config).eval()
-    singles = [example(config, size, seed) for seed, size in enumerate((4, 1, 6, 3))]
+    singles = [example(config, size, seed) for seed, size in enumerate(nodes)]
     packed = pack_graphs(singles)
-    floats = [
-        key for key in ("x", "edge_attr", "laplacian", "walks") if key in packed and packed[key].dtype.is_floating_point
-    ]
+    names = [key for key in ("x", "edge_attr", "laplacian", "walks") if key in packed]
+    floats = [key for key in names if packed[key].is_floating_point()]
     for graph in [packed, *singles]:
         for key in floats:
             graph[key].requires_grad_()
@@ -125,7 +127,7 @@ def test_packed_graphs_equal_single_ones(name: str) -> None:
         own = expected[len(weights) + n * len(singles) :][: len(singles)]
         assert_close([got[len(weights) + n]], [torch.cat(own)])
     for (label, _), grad in zip(model.named_parameters(), got, strict=False):
-        # A constant added to all keys, and all logits of a query, is what a softmax does not see.
+        # A constant added to all keys, and so to all logits of a query, is what a softmax does not see.
         assert "k_proj.bias" in label or "lin_key.bias" in label or grad.abs().max() > 0, label
 
 
@@ -229,6 +231,34 @@ def test_priors_start_where_they_change_nothing_and_each_matters() -> None:
             table.weight.normal_()
             assert (model(**graph) - base).abs().max() > 1e-4
             table.weight.zero_()
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "tiled", "flex", "csr", "scatter"])
+def test_priors_of_nodes_are_alike_on_every_back_end(backend: str) -> None:
+    # Graphs of 3 and 2 nodes, then their virtual nodes; with v = I each row of the output is a row of weights.
+    lengths, sizes = torch.tensor([0, 1, 2, 1, 0, 1, -1, 9, 0, 0, 1, -1, 0]), torch.tensor([3, 2])
+    path = ShortestPath(2, num_heads=1).double()
+    path.weight.data = torch.tensor([[0.1], [1.0], [2.0], [-3.0]], dtype=torch.float64)
+    bias = FirstRows(path(lengths, sizes), 5) + VirtualBias(torch.tensor([0.5], dtype=torch.float64), 5)
+    table = torch.tensor(
+        [
+            [0.1, 1.0, 2.0, -math.inf, -math.inf, 0.5, -math.inf],
+            [1.0, 0.1, 1.0, -math.inf, -math.inf, 0.5, -math.inf],
+            [-3.0, 2.0, 0.1, -math.inf, -math.inf, 0.5, -math.inf],
+            [-math.inf, -math.inf, -math.inf, 0.1, 1.0, -math.inf, 0.5],
+            [-math.inf, -math.inf, -math.inf, -3.0, 0.1, -math.inf, 0.5],
+            [0.5, 0.5, 0.5, -math.inf, -math.inf, 0.5, -math.inf],
+            [-math.inf, -math.inf, -math.inf, 0.5, 0.5, -math.inf, 0.5],
+        ],
+        dtype=torch.float64,
+    )
+    mask = Documents(torch.tensor([0, 0, 0, 1, 1, 0, 1]))
+    q, v = torch.zeros(1, 1, 7, 8, dtype=torch.float64), torch.eye(7, dtype=torch.float64)[None, None]
+    if backend == "flex":  # float32, and forward alone
+        q, v, bias = q.float(), v.float(), bias.float()
+    with torch.set_grad_enabled(backend != "flex"):
+        out = attention(q, q, v, mask=mask, bias=bias, backend=backend)
+    assert_close([out[0, 0].double()], [table.softmax(1)], 1e-6 if backend == "flex" else 1e-12)
 
 
 def test_blocks_of_lengths_and_paths_equal_tables() -> None:
@@ -344,12 +374,33 @@ def test_a_graph_is_as_good_as_its_edges_and_dropout_stops_in_evaluation() -> No
     assert torch.equal(model(**graph), model(**shared))
 
 
-def test_compiles_whole() -> None:
-    config = replace(SMALL, num_layers=1, max_degree=2, edge_dim=2, output="graph")
-    model = network(config)
-    packed = pack_graphs([example(config, size, size) for size in (4, 3)])
+@pytest.mark.parametrize(
+    "name",
+    ["gatv2, edge features", pytest.param("gps, virtual node, rows of nodes", marks=pytest.mark.slow)],
+)
+def test_compiles_whole(name: str) -> None:
+    config = replace(CONFIGS[name], num_layers=1)
+    model = network(config).eval()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert_close([compiled(**packed)], [model(**packed)], 1e-12)
+    for sizes in ((4, 3),) if config.local == "gatv2" else ((4, 3), (2, 5, 6)):
+        packed = pack_graphs([example(config, size, size) for size in sizes])
+        assert_close([compiled(**packed)], [model(**packed)], 1e-12)
+
+
+@pytest.mark.parametrize("name", ["graphormer", "gps, virtual node, rows of nodes"])
+def test_half_precision_follows_float32(name: str) -> None:
+    model = network(CONFIGS[name]).float().eval()
+    packed = pack_graphs([example(CONFIGS[name], size, size, torch.float32) for size in (4, 3, 5, 2, 6)])
+    exact = model(**packed)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = model(**packed)
+    assert (cast - exact).abs().max() < 0.05
+    halves = {k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in packed.items()}
+    half = model.bfloat16()(**halves)
+    assert half.dtype == torch.bfloat16
+    assert (half - exact).abs().max() < 0.05
+    half.sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
 def test_presets_are_rows_of_values() -> None:
@@ -399,6 +450,7 @@ GRAPH = example(PRIORS, 4, 0)
     [
         ({"x": GRAPH["x"][:, :2]}, r"x is \[4, 2\] float64; it must be \[N, F\], F = 3"),
         ({"x": torch.zeros(4, 3).long()}, "give floats"),
+        ({"x": [1.0, 2.0]}, "x is a list"),
         ({"edge_attr": None}, "edge_attr is missing; the network was made with edge_dim = 2"),
         ({"distance": None}, "distance is missing"),
         ({"edge_types": torch.zeros(8).long()}, "edge_types is given, but .* num_edge_types = 0"),
@@ -406,7 +458,9 @@ GRAPH = example(PRIORS, 4, 0)
         ({"edge_index": GRAPH["edge_index"] + 1}, "but there are 4"),
         ({"edge_index": GRAPH["edge_index"].t()}, "sources then targets"),
         ({"edge_attr": GRAPH["edge_attr"][:7]}, r"edge_attr is \[7, 2\]"),
-        ({"distance": GRAPH["distance"][:3]}, "distance"),
+        ({"distance": GRAPH["distance"][:3]}, r"distance must be \[N, N\], or flattened blocks"),
+        ({"distance": GRAPH["distance"][:3, :3]}, "blocks have 3 nodes in all"),
+        ({"paths": GRAPH["paths"][:3]}, r"paths must be \[N, N, L\]"),
         ({"distance": GRAPH["distance"].flatten()[:9]}, "lengths"),
         ({"paths": GRAPH["paths"] + 8}, "paths holds"),
         ({"batch": torch.tensor([0, 1, 0, 1])}, "batch falls from 1 to 0"),
@@ -415,6 +469,7 @@ GRAPH = example(PRIORS, 4, 0)
         ({"batch": torch.tensor([0, 0, 1, 2]), "num_graphs": 2}, "batch holds 2, but there are 2 graphs"),
         ({"batch": torch.tensor([-1, 0, 1, 2])}, "batch holds -1"),
         ({"num_graphs": 2}, "batch is missing"),
+        ({"num_graphs": 1.0}, "num_graphs is 1.0"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(change: dict, message: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from unified_attn import GAT, Dot, Graph
-from unified_attn.nn import Constant, EdgePrior, HeadBias, HeadScale, HeteroAttention, RelationPrior, hetero_inputs
+from unified_attn.nn import EdgePrior, HeadBias, HeadScale, HeteroAttention, RelationPrior, hetero_inputs
 
 TYPES = ["author", "paper", "venue"]
 WRITES, CITES, HOSTS, LIKES = (
@@ -336,6 +336,18 @@ def test_relational_gat_is_a_configuration() -> None:
     assert scores[CITES].att_src in set(wanted)
 
 
+def test_starts_again() -> None:
+    priors = {CITES: EdgePrior(3, HEADS) + HeadScale(HEADS), HOSTS: HeadBias(HEADS)}
+    made = HeteroAttention(WIDTH, WIDTH, METADATA, HEADS, priors=priors, residual="gated")
+    for weight in made.parameters():
+        nn.init.constant_(weight, 7.0)
+    made.reset_parameters()
+    for name, weight in made.named_parameters():
+        assert (weight != 7.0).all(), name
+    assert (priors[CITES].terms[1].weight == 1.0).all()
+    assert (priors[HOSTS].weight == 0.0).all()
+
+
 def test_a_prior_of_ones_own() -> None:
     class Even(RelationPrior):
         """Every second edge counts double."""
@@ -357,6 +369,12 @@ def test_graphs_and_lists_of_edges_are_alike() -> None:
     close(list(made(x, graphs).values()), list(made(x, edges).values()), 1e-15)
     narrow = {r: e.int() for r, e in edges.items()}
     close(list(made(x, narrow).values()), list(made(x, edges).values()), 1e-15)
+    sparse = {}
+    for r, (source, target) in edges.items():  # in an order of its own, which says nothing
+        shape = SIZES[r[2]], SIZES[r[0]]
+        ends = torch.stack([target, source])
+        sparse[r] = torch.sparse_coo_tensor(ends, torch.ones(len(source)), shape, check_invariants=True)
+    close(list(made(x, sparse).values()), list(made(x, edges).values()), 1e-15)
 
 
 def test_order_of_types_and_relations_does_not_matter() -> None:
@@ -371,7 +389,7 @@ def test_order_of_types_and_relations_does_not_matter() -> None:
 def test_half_precision_follows_float32() -> None:
     x, edges = inputs()
     attr = torch.randn(edges[CITES].shape[1], 3)
-    made = layer(priors={CITES: EdgePrior(3, HEADS) + HeadScale(HEADS), HOSTS: 0.5}).float()
+    made = layer(priors={CITES: EdgePrior(3, HEADS) + HeadScale(HEADS) + 0.1, HOSTS: 0.5}).float()
     exact = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
     with torch.autocast("cpu", torch.bfloat16):
         cast = made({t: rows.float() for t, rows in x.items()}, edges, {CITES: attr})
@@ -462,6 +480,8 @@ X, EDGES = inputs()
         ({"combine": nn.Identity()}, "softmax='relation'"),
         ({"score": {CITES: Dot()}}, "softmax='relation'"),
         ({"softmax": "relation", "score": {CITES: Dot()}}, "give a Score for each relation"),
+        ({"score": "dot"}, "score is 'dot'"),
+        ({"priors": 1.0}, "priors is a float; give a dict"),
     ],
 )
 def test_what_is_wrong_is_said_when_the_layer_is_made(options: dict, message: str) -> None:
@@ -506,7 +526,12 @@ def test_errors_of_priors_and_flags() -> None:
         HeadBias(0)
     with pytest.raises(TypeError, match="return_attention_weights"):
         layer()(X, EDGES, return_attention_weights=1)
-    assert repr(Constant(2.0) + EdgePrior(2, 1)) == "Constant(2) + EdgePrior(2, 1)"
+    assert repr(EdgePrior(2, 1) + 2.0) == "EdgePrior(2, 1) + Constant(2)"
+    with pytest.raises(TypeError, match="the prior is 'high'"):
+        EdgePrior(2, 1) + "high"
+    flat = HeteroAttention(CHANNELS, WIDTH, METADATA, HEADS, softmax="relation", combine=nn.Identity()).double()
+    with pytest.raises(ValueError, match="combine made"):
+        flat(X, EDGES)
     residual = HeteroAttention(CHANNELS, WIDTH, METADATA, HEADS, residual="add").double()
     with pytest.raises(ValueError, match="residual='add'"):
         residual(X, EDGES)

@@ -86,6 +86,9 @@ class GraphNet(nn.Module):
                 not.
         """
         c = self.config
+        if not isinstance(x, Tensor) or x.dim() not in (1, 2):
+            got = describe(x) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(f"x is {got}; give a tensor [N, F], or [N] codes")
         for name, value, field in (
             ("edge_attr", edge_attr, "edge_dim"),
             ("edge_types", edge_types, "num_edge_types"),

@@ -128,7 +128,7 @@ def gatv2(in_channels: int, out_channels: int) -> GraphNetConfig:
 
 
 def graphormer(num_node_types: int, num_edge_types: int, out_channels: int) -> GraphNetConfig:
-    """Graphormer (slim) on molecules: Ying et al., NeurIPS 2021, arXiv 2106.05234, appendix B."""
+    """Graphormer on molecules, of its slim size: Ying et al., NeurIPS 2021, arXiv 2106.05234."""
     return GraphNetConfig(
         num_node_types=num_node_types,
         num_edge_types=num_edge_types,
@@ -136,7 +136,7 @@ def graphormer(num_node_types: int, num_edge_types: int, out_channels: int) -> G
         global_attention=True,
         max_degree=64,
         max_distance=20,
-        max_path_length=20,
+        max_path_length=5,
         virtual_node=True,
         output="graph",
         pooling="virtual",

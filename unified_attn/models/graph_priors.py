@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from unified_attn.biases import Bias, EdgeBias, EdgeFeatures, EdgeTypes, PathFea
 from unified_attn.biases.path_blocks import PathBlockBias
 from unified_attn.models.graph_net_config import GraphNetConfig
 from unified_attn.pairs import Pairs, Shape, check_device, describe, hold
-from unified_attn.rows import PairList
 
 
 class GraphPriors(nn.Module):
@@ -61,10 +60,11 @@ class GraphPriors(nn.Module):
         """
         terms: list[Bias] = []
         if self.distance is not None and distance is not None:
-            blocks = sizes if distance.dim() == 1 else None
-            terms.append(FirstRows(self.distance(distance, blocks), num_nodes))
+            lengths, own = (distance, sizes) if distance.dim() == 1 else _one_block(distance, 2)
+            terms.append(FirstRows(self.distance(lengths, own), num_nodes))
         if self.paths is not None and paths is not None and edge_vectors is not None:
-            terms.append(FirstRows(_along_paths(self.paths, edge_vectors, paths, sizes), num_nodes))
+            edges, own = (paths, sizes) if paths.dim() == 2 else _one_block(paths, 3)
+            terms.append(FirstRows(_along_paths(self.paths, edge_vectors, edges, own), num_nodes))
         if self.edges is not None and edge_attr is not None:
             terms.append(EdgeBias(self.edges(edge_attr).values, edge_index=edge_index))
         if self.edge_types is not None and edge_types is not None:
@@ -77,12 +77,18 @@ class GraphPriors(nn.Module):
         return total
 
 
+def _one_block(table: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+    """A table ``[N, N, ...]`` as a block like those of packed graphs, and its size ``[1]``."""
+    if table.dim() != dims or table.shape[0] != table.shape[1]:
+        form = "distance must be [N, N], or" if dims == 2 else "paths must be [N, N, L], or"
+        raise ValueError(f"{form} flattened blocks with a row a pair; got {describe(table)}")
+    return table.flatten(0, 1), torch.full((1,), table.shape[0], device=table.device)
+
+
 def _along_paths(features: PathFeatures, edge_vectors: Tensor, paths: Tensor, sizes: Tensor) -> Bias:
-    """The bias of features along paths; of blocks as a number a pair of each block, and head."""
-    if paths.dim() != 2:
-        return features(edge_vectors, paths)  # type: ignore[no-any-return]
+    """The bias of features along paths ``[sum of n * n, L]``: a number a pair of each block, and head."""
     listed = features(edge_vectors, paths[None])  # as if one query had all pairs as keys
-    zero = torch.zeros((), dtype=torch.int64, device=paths.device)
+    zero = torch.zeros(1, 1, dtype=torch.int64, device=paths.device)
     pair = torch.arange(paths.shape[0], device=paths.device)
     head = torch.arange(features.num_heads, device=paths.device)
     return PathBlockBias(listed.add(zero, head, zero, pair[:, None], None), pair, sizes)
@@ -92,7 +98,7 @@ class FirstRows(Bias):
     """A bias of the first nodes, which knows nothing of those that follow: their pairs get 0.
 
     Args:
-        bias: Made for N queries and keys.
+        bias: Of N queries and keys.
         num_nodes: N.
     """
 
@@ -103,35 +109,57 @@ class FirstRows(Bias):
         self.bias = bias
         self.num_nodes = num_nodes
 
-    def _inside(self, shape: Shape) -> Shape:
-        return replace(shape, num_queries=self.num_nodes, num_keys=self.num_nodes)
-
     def on(self, pairs: Pairs) -> Tensor | None:
-        n, shape = self.num_nodes, pairs.shape
-        if shape.num_queries == n and shape.num_keys == n:
-            return self.bias.on(pairs)
-        inside = replace(pairs, shape=self._inside(shape), q_positions=pairs.q_positions[:, :n])
-        inside = replace(inside, k_positions=pairs.k_positions[:, :n])
-        if pairs.pairs is None:
-            values = self.bias.on(inside)
-            if values is None:
-                return None
-            values = values.expand(*values.shape[:-2], n, n)
-            return nn.functional.pad(values, (0, shape.num_keys - n, 0, shape.num_queries - n))
-        query, key = pairs.pairs.query, pairs.pairs.key
-        last = max(n - 1, 0)
+        n = self.num_nodes
         if n == 0:
             return None
-        values = self.bias.on(replace(inside, pairs=PairList(query.clamp(max=last), key.clamp(max=last), n, n)))
-        return None if values is None else values.masked_fill((query > last) | (key > last), 0.0)
+        if n == pairs.shape.num_queries == pairs.shape.num_keys:
+            return self.bias.on(pairs)
+        inside = Inside(self._inside(pairs.shape), pairs.q_positions, pairs.k_positions, whole=pairs)
+        values = self.bias.on(inside)
+        return None if values is None else values.masked_fill((pairs.query >= n) | (pairs.key >= n), 0.0)
 
     def check(self, shape: Shape) -> None:
         if self.num_nodes > min(shape.num_queries, shape.num_keys):
             raise ValueError(f"the bias is for {self.num_nodes} nodes, but q has {shape.num_queries} rows")
         self.bias.check(self._inside(shape))
 
+    def _inside(self, shape: Shape) -> Shape:
+        return replace(shape, num_queries=self.num_nodes, num_keys=self.num_nodes)
+
     def __repr__(self) -> str:
         return f"{self.bias!r} on {self.num_nodes} nodes"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Inside(Pairs):
+    """Pairs of fewer nodes than there are: a node beyond them counts as the last of them.
+
+    Args:
+        whole: The pairs as they are.
+    """
+
+    whole: Pairs
+
+    @property
+    def is_dense(self) -> bool:
+        return False
+
+    @property
+    def batch(self) -> Tensor:
+        return self.whole.batch
+
+    @property
+    def head(self) -> Tensor:
+        return self.whole.head
+
+    @property
+    def query(self) -> Tensor:
+        return self.whole.query.clamp(max=self.shape.num_queries - 1)
+
+    @property
+    def key(self) -> Tensor:
+        return self.whole.key.clamp(max=self.shape.num_keys - 1)
 
 
 class VirtualBias(Bias):

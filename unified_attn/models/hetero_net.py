@@ -9,10 +9,11 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from unified_attn.masks import Graph
+from unified_attn.masks import Mask
 from unified_attn.nn import HeteroAttention, RelationPrior
 from unified_attn.nn.linear import Linear
-from unified_attn.nn.relations import Metadata, Relation, by_relation, check_mapping, read_metadata, table_key
+from unified_attn.nn.relations import Metadata, by_relation, check_mapping, read_metadata, table_key
+from unified_attn.nn.typed import Relation
 from unified_attn.pairs import check_count, check_number
 
 
@@ -116,14 +117,14 @@ class HeteroNet(nn.Module):
     def forward(
         self,
         x_dict: Mapping[str, Tensor],
-        edge_index_dict: Mapping[Relation, Tensor | Graph],
+        edge_index_dict: Mapping[Relation, Tensor | Mask],
         edge_attr_dict: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
         """``[N, out_channels]``: a row for each node of the target type.
 
         Args:
             x_dict: Of each node type ``[N, C]``.
-            edge_index_dict: Of each relation ``[2, E]`` integers, or a :class:`~unified_attn.Graph`.
+            edge_index_dict: Of each relation its edges, as for :class:`~unified_attn.nn.HeteroAttention`.
             edge_attr_dict: ``[E, F]`` of the relations whose prior reads features.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unified_attn.pairs import check_integers, describe
+from unified_attn.pairs import check_count, check_integers, describe
 
 ROWS = ("x", "edge_attr", "edge_types", "laplacian", "walks")
 """Tensors with a row a node or an edge."""
@@ -82,6 +82,8 @@ def sizes_of(batch: Tensor | None, num_graphs: int | None, x: Tensor) -> Tensor:
         TypeError: If ``batch`` holds no integers.
         ValueError: If it is not ``[N]``, falls, or holds something outside of 0..G-1.
     """
+    if num_graphs is not None:
+        check_count("num_graphs", num_graphs, "give the number of graphs")
     if batch is None:
         if num_graphs not in (None, 1):
             raise ValueError(f"num_graphs is {num_graphs}, but batch is missing: give the graph of each node, [N]")

@@ -10,21 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases import EdgeBias
-from unified_attn.masks import Graph
+from unified_attn.masks import Mask
 from unified_attn.nn.graph_cache import edges_of
 from unified_attn.nn.heads import attend, check_return, split_heads
 from unified_attn.nn.linear import Linear, glorot
 from unified_attn.nn.relation_priors import RelationPrior, as_prior
 from unified_attn.nn.relations import (
     Metadata,
-    Relation,
     by_relation,
     check_mapping,
     ends_of,
-    placed,
     read_metadata,
     table_key,
 )
+from unified_attn.nn.typed import Relation
 from unified_attn.pairs import check_count, check_floats, check_number, describe
 from unified_attn.scores import Score
 
@@ -150,20 +149,31 @@ class HeteroAttention(nn.Module):
         self.key_map = nn.ParameterDict({table_key(*r): nn.Parameter(torch.empty(shape)) for r in self.relations})
         self.value_map = nn.ParameterDict({table_key(*r): nn.Parameter(torch.empty(shape)) for r in self.relations})
         gated = targets if residual == "gated" else []
-        self.gate = nn.ParameterDict({table_key(t): nn.Parameter(torch.ones(1)) for t in gated})
+        self.gate = nn.ParameterDict({table_key(t): nn.Parameter(torch.empty(1)) for t in gated})
         given = by_relation("priors", priors or {}, self.relations)
         self.priors = nn.ModuleDict(
             {table_key(*r): as_prior(given[r]) if r in given else RelationPrior() for r in self.relations}
         )
         self.score = score if isinstance(score, Score) else None
         self.scores = nn.ModuleDict(_scores(score, self.relations))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all weights of the layer's own anew; gates start at 1, priors where they say."""
+        for table in (self.query, self.key, self.value, self.out):
+            for linear in table.values():
+                cast(Linear, linear).reset_parameters()
         for weight in (*self.key_map.values(), *self.value_map.values()):
             glorot(weight)
+        for gate in self.gate.values():
+            nn.init.ones_(gate)
+        for prior in self.priors.values():
+            cast(RelationPrior, prior).reset_parameters()
 
     def forward(
         self,
         x_dict: Mapping[str, Tensor],
-        edge_index_dict: Mapping[Relation, Tensor | Graph],
+        edge_index_dict: Mapping[Relation, Tensor | Mask],
         edge_attr_dict: Mapping[Relation, Tensor] | None = None,
         *,
         return_attention_weights: bool = False,
@@ -172,8 +182,9 @@ class HeteroAttention(nn.Module):
 
         Args:
             x_dict: Of each node type ``[N, C]``; a type without nodes has ``[0, C]``.
-            edge_index_dict: Of each relation ``[2, E]`` integers, sources then targets, or a
-                :class:`~unified_attn.Graph`. A relation that is missing has no edges.
+            edge_index_dict: Of each relation ``[2, E]`` integers, sources then targets, each counted in its own type; a
+                :class:`~unified_attn.Graph`; or a sparse tensor ``[targets, sources]``. A relation that is missing has
+                no edges.
             edge_attr_dict: ``[E, F]`` in the order of the edges, for relations whose prior reads features.
             return_attention_weights: True: also the weights.
 
@@ -185,7 +196,8 @@ class HeteroAttention(nn.Module):
         edges = by_relation("edge_index_dict", edge_index_dict, self.relations)
         attrs = by_relation("edge_attr_dict", edge_attr_dict or {}, self.relations)
         like = x_dict[self.node_types[0]]
-        ends = {r: ends_of(edges.get(r), r, x_dict[r[0]], x_dict[r[2]]) for r in self.relations}
+        rows = {t: x_dict[t].shape[0] for t in self.node_types}
+        ends = {r: ends_of(edges.get(r), r, rows[r[0]], rows[r[2]], like) for r in self.relations}
         given = {r: self._features(r, attrs.get(r), ends[r].shape[1]) for r in self.relations}
 
         k = {t: self._heads(self.key, t, x_dict) for t in self.node_types if table_key(t) in self.key}
@@ -204,8 +216,8 @@ class HeteroAttention(nn.Module):
                 out, found = self._attend(q, group, k, v, ends, given, wanted)
                 heard.append(out.flatten(1))
                 weights.update(found)
-            joined = torch.stack(heard).sum(0) if self.combine is None else self.combine(torch.stack(heard))
-            out_dict[target] = self._update(target, self.out[table_key(target)](self.activation(joined)), x)
+            joined = self.activation(self._joined(heard))
+            out_dict[target] = self._update(target, self.out[table_key(target)](joined), x)
         return HeteroResult(out_dict, {r: weights[r] for r in self.relations}) if wanted else out_dict
 
     def _attend(
@@ -228,7 +240,7 @@ class HeteroAttention(nn.Module):
             prior = cast(RelationPrior, self.priors[name])
             keys.append(prior.keys(torch.einsum("nhd,hde->nhe", k_r, self.key_map[name])))
             values.append(torch.einsum("nhd,hde->nhe", v_r, self.value_map[name]))
-            parts.append(placed(ends[r], q.shape[0], k_r.shape[0], first, repr(r)) if count else ends[r])
+            parts.append(torch.stack([ends[r][0] + first, ends[r][1]]))
             priors.append(prior.add(count, given[r], keys[-1]))
             first = first + k_r.shape[0]
         edges = edges_of(torch.cat(parts, dim=1), first, q.shape[0], loops=False)
@@ -244,6 +256,18 @@ class HeteroAttention(nn.Module):
         )
         found = () if weights is None else weights.split([part.shape[1] for part in parts])
         return out, dict(zip(group, found, strict=False))
+
+    def _joined(self, heard: list[Tensor]) -> Tensor:
+        """What a type's nodes heard by each softmax, ``[N, out_channels]`` each, as one."""
+        if self.combine is None:
+            return sum(heard[1:], start=heard[0])
+        joined = self.combine(torch.stack(heard))
+        if not isinstance(joined, Tensor) or joined.shape != heard[0].shape:
+            got = describe(joined) if isinstance(joined, Tensor) else f"a {type(joined).__name__}"
+            raise ValueError(
+                f"combine made {got} of {len(heard)} results; it must make [N, out_channels] = {list(heard[0].shape)}"
+            )
+        return joined
 
     def _bias(self, priors: list[Tensor | None], parts: list[Tensor], q: Tensor) -> EdgeBias | None:
         """What the priors of some relations add, 0 for those that add nothing; None if none does."""
@@ -346,6 +370,8 @@ def _scores(score: Score | Mapping[Relation, Score] | None, relations: list[Rela
     """A score for each relation, by name; empty if one serves all."""
     if score is None or isinstance(score, Score):
         return {}
+    if not isinstance(score, Mapping):
+        raise TypeError(f"score is {score!r}; give a Score, or a dict with one for each relation")
     given = by_relation("score", score, relations)
     for r in relations:
         if not isinstance(given.get(r), Score):

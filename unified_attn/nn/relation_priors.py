@@ -15,7 +15,7 @@ from unified_attn.pairs import check_count, check_number
 class RelationPrior(nn.Module):
     """How one relation is preferred. Two hooks: one acts on the keys that it brings, one adds to its edges' logits.
 
-    One of one's own overrides either. Priors of one relation compose with ``+``.
+    One of one's own overrides either. Priors of one relation compose with ``+``, also with a number.
 
     Attributes:
         edge_dim: Number of features an edge that :meth:`add` reads; None if it reads none.
@@ -44,13 +44,16 @@ class RelationPrior(nn.Module):
         """
         return None
 
+    def reset_parameters(self) -> None:
+        """Sets all weights to where they start."""
+
     @property
     def terms(self) -> tuple[RelationPrior, ...]:
         """The priors that are joined: of a single one, itself."""
         return (self,)
 
-    def __add__(self, other: RelationPrior) -> RelationPrior:
-        return _Joined(self, other) if isinstance(other, RelationPrior) else NotImplemented
+    def __add__(self, other: RelationPrior | float) -> RelationPrior:
+        return _Joined(self, as_prior(other))
 
 
 class _Joined(RelationPrior):
@@ -72,6 +75,10 @@ class _Joined(RelationPrior):
         for term in self.terms:
             k = term.keys(k)
         return k
+
+    def reset_parameters(self) -> None:
+        for term in self.terms:
+            term.reset_parameters()
 
     def add(self, num_edges: int, edge_attr: Tensor | None, like: Tensor) -> Tensor | None:
         total: Tensor | None = None
@@ -126,6 +133,9 @@ class HeadBias(RelationPrior):
         self.heads = heads
         self.weight = nn.Parameter(torch.zeros(heads))
 
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
     def add(self, num_edges: int, edge_attr: Tensor | None, like: Tensor) -> Tensor:
         return self.weight.expand(num_edges, -1)
 
@@ -150,6 +160,9 @@ class HeadScale(RelationPrior):
         _check_heads(heads)
         self.heads = heads
         self.weight = nn.Parameter(torch.ones(heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
 
     def keys(self, k: Tensor) -> Tensor:
         return k * self.weight[:, None]
@@ -176,6 +189,9 @@ class EdgePrior(RelationPrior):
         self.features = EdgeFeatures(edge_dim, heads)
         self.edge_dim = edge_dim
         self.heads = heads
+
+    def reset_parameters(self) -> None:
+        self.features.reset_parameters()
 
     def add(self, num_edges: int, edge_attr: Tensor | None, like: Tensor) -> Tensor:
         if edge_attr is None:  # a relation without edges

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unified_attn.masks import Graph
-from unified_attn.pairs import check_integers
-from unified_attn.rows import edge_ends
-
-Relation = tuple[str, str, str]
-"""(type of the sources, name, type of the targets), as in torch-geometric's ``HeteroData``."""
+from unified_attn.masks import Graph, Mask
+from unified_attn.nn.edges import edge_list
+from unified_attn.nn.typed import Relation
 
 Metadata = tuple[Sequence[str], Sequence[Relation]]
 """Node types and relations, as ``HeteroData.metadata()`` gives them."""
@@ -74,7 +71,9 @@ def read_metadata(metadata: Metadata) -> tuple[list[str], list[Relation]]:
 def check_mapping(name: str, given: object) -> None:
     """Raises TypeError unless this is a mapping."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"{name} is a {type(given).__name__}; give a dict (of a HeteroData: hetero_inputs(data))")
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; give a dict (hetero_inputs(data) makes those of a HeteroData)"
+        )
 
 
 def by_relation(name: str, given: Mapping[Relation, Any], relations: list[Relation]) -> dict[Relation, Any]:
@@ -86,36 +85,19 @@ def by_relation(name: str, given: Mapping[Relation, Any], relations: list[Relati
     return dict(given)
 
 
-def ends_of(edges: Tensor | Graph | None, r: Relation, sources: Tensor, targets: Tensor) -> Tensor:
-    """The edges of a relation, ``[2, E]``; values are checked where they are placed."""
+def ends_of(edges: Tensor | Mask | None, r: Relation, num_sources: int, num_targets: int, like: Tensor) -> Tensor:
+    """The edges of a relation, ``[2, E]`` int64, checked against its two types; none if they are missing."""
     if edges is None:
-        return torch.zeros(2, 0, dtype=torch.int64, device=targets.device)
-    if isinstance(edges, Graph):
-        sizes = (edges.num_keys, edges.num_queries)
-        if edges.num_keys is not None and sizes != (sources.shape[0], targets.shape[0]):
-            raise ValueError(
-                f"edge_index_dict[{r}] is {edges!r}, but there are {sources.shape[0]} {r[0]!r} and "
-                f"{targets.shape[0]} {r[2]!r}"
-            )
-        edges = edges.edge_index
-    check_integers(f"edge_index_dict[{r}]", edges, "give [2, E] integers, sources then targets, or a Graph")
-    if edges.dim() != 2 or edges.shape[0] != 2:
-        raise ValueError(f"edge_index_dict[{r}] has shape {list(edges.shape)}; it must be [2, E], sources then targets")
-    if edges.device != targets.device:
-        raise ValueError(f"edge_index_dict[{r}] is on {edges.device}, but x_dict is on {targets.device}; move one")
-    return edges.long()
-
-
-@torch.library.custom_op("unified_attn::placed_edges", mutates_args=())
-def placed(edge_index: Tensor, num_queries: int, num_keys: int, first: int, relation: str) -> Tensor:
-    """The edges of a relation once its keys begin at ``first``, after a range check against its own two types."""
+        return torch.zeros(2, 0, dtype=torch.int64, device=like.device)
+    sizes = num_sources, num_targets
+    if isinstance(edges, Graph) and edges.num_keys is not None and (edges.num_keys, edges.num_queries) != sizes:
+        raise ValueError(
+            f"relation {r}: its edges are {edges!r}, but there are {num_sources} sources and {num_targets} targets"
+        )
     try:
-        query, key = edge_ends(edge_index, num_queries, num_keys)
-    except ValueError as error:
-        raise ValueError(f"relation {relation}: {error}") from None
-    return torch.stack([key + first, query])
-
-
-@placed.register_fake
-def _(edge_index: Tensor, num_queries: int, num_keys: int, first: int, relation: str) -> Tensor:
-    return torch.empty_like(edge_index)
+        found = edge_list(edges, num_sources, num_targets)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"relation {r}: {error}") from error
+    if found.device != like.device:
+        raise ValueError(f"relation {r}: its edges are on {found.device}, but x_dict is on {like.device}; move one")
+    return found
