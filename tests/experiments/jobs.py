@@ -17,17 +17,21 @@ class PowerCut(RuntimeError):
     """What a test raises in the middle of a run."""
 
 
-def cut_power(monkeypatch: pytest.MonkeyPatch, kind: type, after: int) -> None:
-    """Lets a module do so many training steps; the next raises, once."""
-    step, left = kind.training_step, [after]
+def cut_power(monkeypatch: pytest.MonkeyPatch, kind: type, after: int) -> list[int]:
+    """Lets a module do so many training steps; the next raises, once. Gives the list of all steps that are made."""
+    step = kind.training_step
+    made: list[int] = []
+    left = [after]
 
-    def counted(self: Any, *batch: Any) -> torch.Tensor:
+    def counted(self: Any, batch: Any, index: int) -> torch.Tensor:
         left[0] -= 1
         if left[0] == -1:
             raise PowerCut
-        return step(self, *batch)
+        made.append(index)
+        return step(self, batch, index)
 
     monkeypatch.setattr(kind, "training_step", counted)
+    return made
 
 
 def same_files(one: Path, other: Path) -> None:
