@@ -23,7 +23,7 @@ from experiments.layers import Source
 from experiments.lookup_models import LookupNet, Model
 from experiments.lookup_training import Batches, LookupTraining
 from experiments.training.command import start
-from experiments.training.config import Metric, RunConfig, TrainingConfig
+from experiments.training.config import Metric, RunConfig, SettingError, TrainingConfig
 from experiments.training.figures import STYLE
 from experiments.training.job import Job
 from experiments.training.run import Outcome, fit
@@ -56,9 +56,9 @@ def dictionary_lookup(
     """
     for name, numbers in (("sizes", sizes), ("batch", [batch])):
         if not numbers or min(numbers) < 1:
-            raise ValueError(f"{name} is {numbers}; give numbers of at least 1")
+            raise SettingError(f"{name} is {numbers}; give numbers of at least 1")
     if not models:
-        raise ValueError("models is empty; give at least one")
+        raise SettingError("models is empty; give at least one")
     out = run.out or Path(f"outputs/dictionary_lookup/{layers}")
     jobs = {}
     for size in sizes:

@@ -20,7 +20,7 @@ import torch
 from experiments.layers import Source, layer
 from experiments.molecules import Batches, Molecules, RegressionTraining
 from experiments.training.command import start
-from experiments.training.config import Metric, RunConfig, TrainingConfig
+from experiments.training.config import Metric, RunConfig, SettingError, TrainingConfig
 from experiments.training.job import Job
 from experiments.training.run import Outcome, fit
 from graphs.datasets import aqsol
@@ -70,7 +70,7 @@ def graph_regression(
     """
     check_network(network, layers)
     if batch < 1:
-        raise ValueError(f"batch is {batch}; it must be at least 1")
+        raise SettingError(f"batch is {batch}; it must be at least 1")
     settings = {
         "layers": layers,
         "batch": batch,
@@ -104,15 +104,15 @@ def name_of(network: GraphNetConfig) -> str:
 
 
 def check_network(network: GraphNetConfig, layers: Source) -> None:
-    """Raises ValueError unless the data have what the network reads, and it gives a number a molecule."""
+    """Raises SettingError unless the data have what the network reads, and it gives a number a molecule."""
     wanted = {"num_node_types": (ATOMS,), "num_edge_types": (0, BONDS), "output": ("graph",), "out_channels": (1,)}
     wanted |= dict.fromkeys(("in_channels", "edge_dim", "laplacian_size", "walk_length", "max_path_length"), (0,))
     for name, known in wanted.items():
         value = getattr(network, name)
         if value not in known:
-            raise ValueError(f"network.{name} is {value}; this job gives {' or '.join(map(str, known))}")
+            raise SettingError(f"network.{name} is {value}; this job gives {' or '.join(map(str, known))}")
     if layers == "torch_geometric" and (network.global_attention or network.local is None):
-        raise ValueError(
+        raise SettingError(
             "layers is 'torch_geometric', which has no attention over packed graphs with a bias; set network.local, "
             "network.global_attention false and network.max_distance 0"
         )

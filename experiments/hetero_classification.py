@@ -21,7 +21,7 @@ from experiments.hetero_models import HeteroClassifier, HeteroNetConfig, Model
 from experiments.layers import Source
 from experiments.node_training import WHOLE, NodeTraining
 from experiments.training.command import start
-from experiments.training.config import Metric, RunConfig, TrainingConfig
+from experiments.training.config import Metric, RunConfig, SettingError, TrainingConfig
 from experiments.training.job import Job
 from experiments.training.run import Outcome, fit
 from graphs.datasets import heterogeneous
@@ -64,7 +64,7 @@ def hetero_classification(
         What results.json holds.
     """
     if dataset == "imdb" and labels is not None:
-        raise ValueError(f"labels is {labels}, but imdb has one split, of 400 training films; leave it out")
+        raise SettingError(f"labels is {labels}, but imdb has one split, of 400 training films; leave it out")
     settings = {
         "dataset": dataset,
         "labels": (labels or 20) if dataset == "acm" else None,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, elu
 
 from experiments.layers import Source, layer
+from experiments.training.config import SettingError
 from unified_attn import Graph
 
 
@@ -57,9 +58,9 @@ def node_net(features: int, classes: int, model: str, config: NodeNetConfig, sou
 
 
 def check_model(model: str, config: NodeNetConfig) -> None:
-    """Raises ValueError unless such a model can be made."""
+    """Raises SettingError unless such a model can be made."""
     if model == "gat-sep" and not config.residual:
-        raise ValueError("model is 'gat-sep', which has residual blocks, but net.residual is false")
+        raise SettingError("model is 'gat-sep', which has residual blocks, but net.residual is false")
 
 
 class PlainNet(nn.Module):

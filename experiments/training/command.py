@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonargparse
 
-from experiments.training.config import RunConfig
+from experiments.training.config import RunConfig, SettingError
 
 
 def start(
@@ -37,10 +37,16 @@ def start(
         asked = parser.parse_args(without_exits(argv))  # whichever way the data set is given, in a file too
         parser.set_defaults(dict(presets.get(asked.dataset, {})))
     given = parser.parse_args(argv)
-    options = vars(parser.instantiate(given))
+    try:
+        options = vars(parser.instantiate(given))
+        run = RunConfig(**{field.name: options.pop(field.name) for field in fields(RunConfig)})
+    except ValueError as error:
+        parser.error(str(error))
     options.pop("config")
-    run = RunConfig(**{field.name: options.pop(field.name) for field in fields(RunConfig)})
-    return job(run=run, **options)
+    try:
+        return job(run=run, **options)
+    except SettingError as error:
+        parser.error(str(error))
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):

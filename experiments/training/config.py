@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 
+class SettingError(ValueError):
+    """A setting that cannot be, found before any work; a command line shows it without a traceback."""
+
+
 @dataclass
 class TrainingConfig:
     """One training run.

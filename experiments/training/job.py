@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 
 from experiments.environment import environment
-from experiments.training.config import Metric, RunConfig
+from experiments.training.config import Metric, RunConfig, SettingError
 from experiments.training.figures import draw_curves
 from experiments.training.run import Outcome
 
@@ -32,7 +32,7 @@ class Job:
         metric: What a run is judged by.
 
     Raises:
-        ValueError: If the folder holds another job's results, or this one's without `resume`.
+        SettingError: If the folder holds another job's results, or this one's without `resume`.
     """
 
     def __init__(self, run: RunConfig, name: str, settings: dict[str, Any], metric: Metric) -> None:
@@ -44,10 +44,10 @@ class Job:
         if self.file.exists():
             before = json.loads(self.file.read_text())
             if not run.resume:
-                raise ValueError(f"out is {self.out}, which holds results; give another folder, or --resume true")
+                raise SettingError(f"out is {self.out}, which holds results; give another folder, or --resume true")
             if before["settings"] != self.settings:
                 changed = differences(before["settings"], self.settings)
-                raise ValueError(f"out is {self.out}, whose results are of other settings: {changed}; give another")
+                raise SettingError(f"out is {self.out}, whose results are of other settings: {changed}; give another")
             self.runs = before["runs"]
         self.out.mkdir(parents=True, exist_ok=True)
         self.write()

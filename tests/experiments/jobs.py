@@ -48,7 +48,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def small_graph() -> NodeData:
-    """Two classes that features tell apart, on a ring."""
+    """Two classes that features tell apart, on a ring each."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(20) % 2
     ring = torch.arange(20)
@@ -56,7 +56,7 @@ def small_graph() -> NodeData:
         name="ring",
         x=torch.randn(20, 6, generator=generator) + y[:, None],
         y=y,
-        edge_index=torch.stack([ring, (ring + 1) % 20]),
+        edge_index=torch.stack([ring, (ring + 2) % 20]),
         splits=[Split(*ring.split([10, 5, 5]))],
         num_classes=2,
     )
