@@ -22,9 +22,9 @@ def draw_heat_maps(maps: dict[str, Tensor], out: Path) -> None:
             1, len(maps), figsize=(2.5 * len(maps) + 0.6, 2.9), layout="constrained", squeeze=False
         )
         for panel, (title, weights) in zip(axes[0], maps.items(), strict=True):
-            image = panel.imshow(weights, vmin=0, vmax=1, cmap="Blues")
-            favourite = weights.argmax(1)
-            panel.plot(favourite, range(len(weights)), "o", color="tab:orange", markersize=4)
+            image = panel.imshow(weights.numpy(), vmin=0, vmax=1, cmap="Blues")
+            favourites = weights.argmax(1).tolist()
+            panel.plot(favourites, range(len(weights)), "o", color="tab:orange", markersize=4)
             panel.set(title=title, xlabel="key of the entry", xticks=[], yticks=[])
             panel.spines[["top", "right"]].set_visible(True)
         axes[0][0].set_ylabel("key asked for")
@@ -91,7 +91,8 @@ def draw_entropy(panel: Axes, counts: Tensor, values: dict[str, Tensor]) -> None
     sizes = [size for size in counts.unique().tolist() if size > 1 and int((counts == size).sum()) >= 10]
     styles = zip(mpl.color_sequences["tab10"], (7, 3.5), strict=False)  # one line may lie on another
     for (color, width), (title, entropy) in zip(styles, values.items(), strict=False):
-        spread = np.array([np.quantile(entropy[counts == size], (0.25, 0.5, 0.75)) for size in sizes])
+        quartiles = torch.tensor([0.25, 0.5, 0.75], dtype=entropy.dtype)
+        spread = np.array([entropy[counts == size].quantile(quartiles).tolist() for size in sizes])
         panel.fill_between(sizes, spread[:, 0], spread[:, 2], color=color, alpha=0.25, linewidth=0)
         panel.plot(sizes, spread[:, 1], color=color, linewidth=width, label=title)
     panel.plot(sizes, np.log2(sizes), "--", color="black", linewidth=1, label="uniform: log2(neighbours)")
