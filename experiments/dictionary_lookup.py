@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from experiments.training.job import Job
 from experiments.training.run import Outcome, fit
 from graphs.dictionary_lookup import dictionary_lookup as dictionaries
 
+Runner = Callable[[int, Path], Outcome]
 ACCURACY = Metric("accuracy")
-TRAINING = TrainingConfig(epochs=100, lr=1e-3, weight_decay=0.0, patience=15, monitor="score", threshold=1.0)
+TRAINING = TrainingConfig(epochs=100, lr=1e-3, weight_decay=0.0, patience=15, threshold=1e-3)
 
 
 def dictionary_lookup(
@@ -39,6 +41,7 @@ def dictionary_lookup(
     models: list[Model] = ["gat", "gatv2"],  # noqa: B006
     layers: Source = "unified_attn",
     batch: int = 512,
+    steps: int = 50,
     training: TrainingConfig = TRAINING,
 ) -> dict[str, Any]:
     """Trains each model for each size, in a folder each, and draws accuracy by size.
@@ -49,12 +52,13 @@ def dictionary_lookup(
         models: `gat`, `gatv2` and `dot` with one head, `gat-8` with eight; all 128 wide.
         layers: Whose layers: ours, or torch-geometric's as a baseline with the same seeds.
         batch: Dictionaries a step.
+        steps: Least steps of an epoch: there are few dictionaries of few keys, and they are shown several times over.
         training: How it is trained. It validates on the training part: the question is whether that can be fitted.
 
     Returns:
         Results of each model and size, by `MODEL-SIZE`.
     """
-    for name, numbers in (("sizes", sizes), ("batch", [batch])):
+    for name, numbers in (("sizes", sizes), ("batch", [batch]), ("steps", [steps])):
         if not numbers or min(numbers) < 1:
             raise SettingError(f"{name} is {numbers}; give numbers of at least 1")
     if not models:
@@ -68,6 +72,7 @@ def dictionary_lookup(
                 "model": model,
                 "layers": layers,
                 "batch": batch,
+                "steps": steps,
                 "training": dataclasses.asdict(training),
             }
             own = dataclasses.replace(run, out=out / f"{model}-{size}")
@@ -75,20 +80,26 @@ def dictionary_lookup(
     results = {}
     for (size, model), job in jobs.items():
         print(f"k = {size}, {model}")
-        results[f"{model}-{size}"] = job.repeat(one_run(size, model, layers, batch, training, run))
+        results[f"{model}-{size}"] = job.repeat(runner(job, size, model, layers, batch, steps, training))
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     draw(results, out / "accuracy.png")
     return results
 
 
-def one_run(size: int, model: Model, layers: Source, batch: int, training: TrainingConfig, run: RunConfig) -> Any:
+def runner(
+    job: Job, size: int, model: Model, layers: Source, batch: int, steps: int, training: TrainingConfig
+) -> Runner:
+    """What trains one model on one seed."""
     data = dictionaries(size)
 
     def one(seed: int, folder: Path) -> Outcome:
         module = LookupTraining(LookupNet(size, model, layers), training)
-        train, test = data.split.train, data.split.test
-        parts = [Batches(data, chosen, batch, layers, shuffle=n == 0) for n, chosen in enumerate((train, train, test))]
-        return fit(module, *parts, training, ACCURACY, folder, seed, resume=run.resume, progress=run.progress)
+        train = Batches(data, data.split.train, batch, layers, shuffle=True, steps=steps)
+        seen, unseen = (Batches(data, part, batch, layers) for part in (data.split.train, data.split.test))
+        run = job.run
+        return fit(
+            module, train, seen, unseen, training, ACCURACY, folder, seed, resume=run.resume, progress=run.progress
+        )
 
     return one
 

@@ -28,11 +28,23 @@ class Batches:
         batch: Dictionaries a batch; the last one has the rest.
         source: Whose layers they are for.
         shuffle: In another order every time, by torch's generator.
+        steps: Least number of batches: few dictionaries are shown several times over.
     """
 
-    def __init__(self, data: DictionaryLookup, chosen: Tensor, batch: int, source: Source, *, shuffle: bool) -> None:
+    def __init__(
+        self,
+        data: DictionaryLookup,
+        chosen: Tensor,
+        batch: int,
+        source: Source,
+        *,
+        shuffle: bool = False,
+        steps: int = 1,
+    ) -> None:
         self.data, self.chosen, self.shuffle, self.source = data, chosen, shuffle, source
         self.batch = max(min(batch, len(chosen)), 1)
+        self.once = -(-len(chosen) // self.batch)
+        self.passes = -(-steps // max(self.once, 1))
         self.edges = {n: self.packed(n) for n in {self.batch, len(chosen) % self.batch} if n}
 
     def packed(self, count: int) -> Graph | Tensor:
@@ -43,12 +55,13 @@ class Batches:
         return Graph(edges, num_keys=count * nodes) if self.source == "unified_attn" else edges
 
     def __len__(self) -> int:
-        return -(-len(self.chosen) // self.batch)
+        return self.passes * self.once
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.chosen[torch.randperm(len(self.chosen))] if self.shuffle else self.chosen
-        for graphs in order.split(self.batch):
-            yield self.data.x[graphs], self.data.y[graphs], self.edges[len(graphs)]
+        for _ in range(self.passes):
+            order = self.chosen[torch.randperm(len(self.chosen))] if self.shuffle else self.chosen
+            for graphs in order.split(self.batch):
+                yield self.data.x[graphs], self.data.y[graphs], self.edges[len(graphs)]
 
 
 class LookupTraining(lightning.LightningModule):
@@ -86,7 +99,7 @@ def share_right(net: LookupNet, data: DictionaryLookup, chosen: Tensor, source: 
     """Share of the queries of some dictionaries that are answered rightly."""
     right = total = 0
     with torch.inference_mode():
-        for x, y, edges in Batches(data, chosen, 1000, source, shuffle=False):
+        for x, y, edges in Batches(data, chosen, 1000, source):
             right += int((net(x, edges).argmax(-1) == y).sum())
             total += y.numel()
     return right / total

@@ -23,7 +23,7 @@ class TrainingConfig:
         weight_decay: L2 penalty.
         patience: Epochs without a better `monitor` after which a run stops; 0 = never.
         monitor: `loss` or `score` of the validation part.
-        threshold: Value of `monitor` at which nothing is left to gain and a run stops; null = none.
+        threshold: A run stops once `monitor` is better than this; null = never.
         clip: Largest norm of the gradient; 0 = any.
         save_every: Seconds between checkpoints, which are made at ends of epochs; 0 = after each.
     """

@@ -62,7 +62,6 @@ def test_typed_nodes_are_learned(model: str, layers: str, tmp_path: Path, monkey
 
 
 def test_both_attend_by_the_same_sizes() -> None:
-    """HAN has no relation-wise maps there, and so fewer weights; HGT's are the same."""
     sizes = {"paper": 5, "author": 4, "venue": 2}
     both = [
         HeteroClassifier(sizes, papers().metadata(), "paper", 2, "hgt", HeteroNetConfig(), source)
@@ -204,6 +203,9 @@ def test_every_graph_is_in_one_batch() -> None:
     lookups = dictionary_lookup(3)
     seen = torch.cat([x for x, _, _ in Dictionaries(lookups, torch.arange(6), 4, "unified_attn", shuffle=True)])
     assert sorted(seen.flatten(1).tolist()) == sorted(lookups.x.flatten(1).tolist())
+    often = Dictionaries(lookups, torch.arange(6), 4, "unified_attn", shuffle=True, steps=3)
+    assert len(often) == len(list(often)) == 4
+    assert sum(len(x) for x, _, _ in often) == 12
 
 
 def test_error_is_in_the_units_of_the_target() -> None:

@@ -38,7 +38,7 @@ def nodes(*options: object) -> dict:
 
 
 def lookup(*options: object) -> dict:
-    sizes = ["--sizes", "[4]", "--models", "[gatv2]", "--batch", "7"]
+    sizes = ["--sizes", "[4]", "--models", "[gatv2]", "--batch", "7", "--steps", "3"]
     return start(dictionary_lookup.dictionary_lookup, [*QUIET, *sizes, *map(str, options)])
 
 
