@@ -105,19 +105,25 @@ def runner(
 
 
 def draw(results: dict[str, Any], out: Path) -> None:
-    """Accuracy by size, a line a model: training solid, test dashed."""
+    """Accuracy by size, two lines a model: training solid, test dashed."""
     runs = [result["settings"] | result for result in results.values()]
     with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+        figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
         for color, model in zip(mpl.color_sequences["tab10"], dict.fromkeys(r["model"] for r in runs), strict=False):
             own = sorted((r for r in runs if r["model"] == model), key=lambda r: r["size"])
-            for part, style in (("val", "o-"), ("test", "o--")):
+            sizes = [r["size"] for r in own]
+            for part, style, fill in (("val", "o-", color), ("test", "s--", "white")):
                 means, deviations = ([r[part][what] or 0.0 for r in own] for what in ("mean", "std"))
-                label = model if part == "val" else None
-                sizes = [r["size"] for r in own]
-                axes.errorbar(sizes, means, deviations, fmt=style, color=color, label=label, markersize=3, capsize=2)
-        axes.set(xlabel="k, keys of a dictionary", ylabel="accuracy", ylim=(0, 1.05))
-        axes.legend(frameon=False, title="training solid, test dashed")
+                label = f"{model}, {'training' if part == 'val' else 'test'}"
+                looks = {"color": color, "markerfacecolor": fill, "markersize": 5, "capsize": 2}
+                axes.errorbar(sizes, means, deviations, fmt=style, label=label, **looks)
+        axes.set(
+            xlabel="k, keys of a dictionary",
+            ylabel="accuracy",
+            ylim=(0, 1.05),
+            xticks=sorted({r["size"] for r in runs}),
+        )
+        figure.legend(frameon=False, loc="outside right")
         figure.savefig(out, dpi=150)
         plt.close(figure)
 

@@ -29,7 +29,7 @@ from graphs.features import row_normalized
 from graphs.hetero import HeteroNodes
 
 F1 = Metric("macro F1")
-TRAINING = TrainingConfig(epochs=300, lr=0.005, weight_decay=0.0, patience=50)
+TRAINING = TrainingConfig(epochs=300, lr=0.005, weight_decay=0.0, patience=50, monitor="score")
 LABELS = (20, 40, 60)
 
 

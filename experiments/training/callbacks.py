@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ class History(lightning.Callback):
         self.rows.append({"epoch": trainer.current_epoch, **logged})
 
     def on_fit_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.write()
+
+    def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, _: BaseException) -> None:
+        if self.rows:
+            self.write()
+
+    def write(self) -> None:
         with self.file.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, list(self.rows[0]))
             writer.writeheader()
@@ -108,7 +116,9 @@ class Saved(Checkpoint):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if time.monotonic() - self.last >= self.seconds:
-            trainer.save_checkpoint(self.file)
+            draft = self.file.with_suffix(".tmp")
+            trainer.save_checkpoint(draft)
+            os.replace(draft, self.file)  # whole or not at all, whenever it is interrupted
             self.last = time.monotonic()
 
 

@@ -49,6 +49,7 @@ def test_resumed_is_straight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sc
     made = cut_power(monkeypatch, NodeTraining, steps)
     with pytest.raises(PowerCut):
         nodes("--out", tmp_path / "cut", *options)
+    assert len(rows(tmp_path / "cut/seed-0")) == steps
     made.clear()
     resumed = nodes("--out", tmp_path / "cut", "--resume", "true", *options)
     assert len(made) == 4 - steps  # it did not begin anew
