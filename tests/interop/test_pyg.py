@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.nn.twins import close, edges_between, features, gradients, without_loops
 from unified_attn import nn as ours
-from unified_attn.interop.pyg import convert
+from unified_attn.interop.pyg import convert, to_hetero
 
 EDGES = without_loops(edges_between(7, 7, 20))
 Run = Callable[[nn.Module], Tensor]
@@ -146,6 +146,42 @@ def test_to_hetero(kind: type[nn.Module], lazy: bool) -> None:
         return
     run(model)
     same(model, run, list(x.values()), 6)
+
+
+class OurTwo(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        options: dict[str, Any] = {} if name == "TransformerConv" else {"add_self_loops": False}
+        self.one = getattr(ours, name)((-1, -1), 4, heads=2, **options)
+        self.two = getattr(ours, name)((-1, -1), 3, **options)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.two(self.one(x, edge_index).relu(), edge_index)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_to_hetero_of_our_layers(name: str) -> None:
+    """Alone it took them for maps of edges, and gave an output a relation."""
+    x, edges = hetero_inputs()
+    net = OurTwo(name)
+    mine = to_hetero(net, (["a", "b"], RELATIONS)).double()
+    assert type(net.one) is getattr(ours, name)
+    assert not any(isinstance(module, pyg.MessagePassing) for module in mine.modules())
+    theirs = pyg.to_hetero(Two(getattr(pyg, name)), (["a", "b"], RELATIONS)).double()
+    theirs(x, edges)
+    mine.load_state_dict(theirs.state_dict(), strict=True)
+    found, wanted = mine(x, edges), theirs(x, edges)
+    assert found.keys() == wanted.keys() == {"a", "b"}
+    for kind in wanted:
+        close(found[kind], wanted[kind])
+
+
+def test_to_hetero_of_our_layers_with_loops_between_types_raises() -> None:
+    net = OurTwo("GATConv")
+    net.one.add_self_loops = True
+    with pytest.raises(ValueError, match="add_self_loops"):
+        to_hetero(net, (["a", "b"], RELATIONS))
+    assert type(net.one) is ours.GATConv
 
 
 @pytest.mark.parametrize("lazy", [False, True])

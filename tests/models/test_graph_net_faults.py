@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -40,7 +42,10 @@ def graphs_of_a_batch_see_each_other(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def virtual_bias_on_its_queries_alone(patch: pytest.MonkeyPatch) -> None:
-    change(patch, VirtualBias, "add", lambda add: lambda self, b, h, i, j, edge: add(self, b, h, i, i * 0, edge))
+    def make(on: Callable) -> Callable:
+        return lambda self, pairs: on(self, pairs) * (pairs.query >= self.num_nodes)
+
+    change(patch, VirtualBias, "on", make)
 
 
 @fault

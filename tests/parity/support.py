@@ -13,6 +13,9 @@ from unified_attn.backends import BACKENDS
 MASKS = {
     "`Full`, `Causal`": ["full", "causal", "causal top left"],
     "`Window`": ["window 2 1", "causal window 3"],
+    "`Documents`, `Longformer`, `BigBird`, `Dilated`, `GlobalTokens`": [
+        *("documents [B,N]", "longformer", "bigbird", "dilated", "global"),
+    ],
     "`Padding`, `Where`, tables": ["padding queries", "where", "dense [B,H,Nq,Nk]"],
     "`&`, <code>&#124;</code>, `~` of rules": ["causal & padding", "window | causal", "~(window | padding)"],
     "`Graph`": ["graph", "graph.keep [E,H]"],
@@ -21,12 +24,17 @@ MASKS = {
 }
 BIASES = {
     "`ALiBi`": ["alibi"],
-    "`RoPE`": ["rope half", "rope interleaved"],
+    "`RoPE` and its scalings": ["rope half", "rope interleaved", "rope part linear", "rope dynamic"],
+    "`T5Bias`, `RelativeBias`": ["t5", "relative + rope yarn"],
+    "`NodeTypes`, `ShortestPath`, `PathFeatures`, `LogPrior`": [
+        *("node types + rope ntk", "shortest path", "path features", "log prior"),
+    ],
+    "`RelativeVectors`": ["relative vectors"],
     "`DenseBias`": ["dense [B,H,Nq,Nk]", "dense hidden"],
     "`Additive`": ["additive"],
     "`EdgeBias`, own edges": ["own edges [E,H]"],
-    "`EdgeBias`": ["edge [E,H]"],
-    "`PairVectors`": ["pair both"],
+    "`EdgeBias`, `EdgeFeatures`, `EdgeTypes`": ["edge [E,H]", "edge features + edge types"],
+    "`PairVectors`, `EdgeProjection`": ["pair both", "projection both"],
 }
 SCORES = {
     "`Dot`": ["default"],

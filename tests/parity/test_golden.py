@@ -4,9 +4,11 @@ import difflib
 import re
 
 import pytest
+import torch
 
 from tests.parity import golden
-from tests.parity.cases import BACKENDS
+from tests.parity.cases import Choice, build
+from unified_attn import explain
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def cells(text: str) -> dict[tuple[str, str, str, str], str]:
     biases = re.findall(r"^  [a-zA-Z]  (.+)$", text, re.MULTILINE)
     found, backend, scores = {}, "", []
     for line in text.splitlines():
-        if start := re.match(rf"({'|'.join(BACKENDS)}) with (.+)$", line):
+        if start := re.match(rf"({'|'.join(golden.NAMES)}) with (.+)$", line):
             backend, scores = start[1], start[2].split(", ")
         elif row := re.match(r"  (\S.*?) +([+.x~]+)$", line):
             for bias, character in zip(biases, row[2], strict=True):
@@ -40,21 +42,56 @@ GRAPHS = (
     "graph & window",
     "graph & padding",
     "graph & where",
+    "graph & longformer",
     "graph.keep [E,H]",
 )
-PROMISED = {
-    # under a graph
-    **dict.fromkeys(GRAPHS, ("none", "edge [E]", "edge [E,H]", "alibi", "rope half", "rope interleaved", "pair both")),
-    # a window has no edges of its own to tie values to
-    **dict.fromkeys(("window 2 1", "causal window 3"), ("none", "own edges [E,H]", "alibi", "rope half")),
-}
+LISTING = (
+    "window 2 1",
+    "causal window 3",
+    "documents",
+    "documents [B,N]",
+    "longformer",
+    "bigbird",
+    "dilated",
+    "global",
+)
+ANYWHERE = ("none", "alibi", "t5", "rope half", "rope interleaved", "relative vectors", "own edges [E,H]")
+ON_EDGES = ("edge [E]", "edge [E,H]", "edge features + edge types", "pair both", "projection both", "projection key")
+RULES = (
+    *("full", "causal", "causal top left", "window 2 1", "window - 1", "causal window 3", "padding", "padding queries"),
+    *("where", "bool [Nq,Nk]", "dense [B,H,Nq,Nk]", "causal & padding", "window | causal", "~causal", "documents"),
+    *("documents unsorted & causal", "longformer", "bigbird", "dilated", "global [B,N]"),
+)
+ADDITIVE = (
+    *("none", "alibi", "t5", "rope half", "relative + rope yarn", "dense [B,H,Nq,Nk]", "dense hidden", "additive"),
+    *("own edges [E,H]", "node types + rope ntk", "shortest path", "path features", "log prior"),
+)
+PROMISED = [
+    *(("csr", GRAPHS, (*ANYWHERE, *ON_EDGES), score) for score in ("default", "gat", "gatv2")),
+    # a list without edges of its own ties no values to them
+    *(("csr", LISTING, ANYWHERE, score) for score in ("default", "gat", "gatv2")),
+    *((backend, RULES, ADDITIVE, "default") for backend in ("sdpa", "tiled", "flex")),
+    ("flex", RULES, ADDITIVE, "dot softcap"),
+]
 
 
-@pytest.mark.parametrize("score", ["default", "gat", "gatv2"])
-@pytest.mark.parametrize("mask", PROMISED)
-def test_promises_of_csr(text: str, mask: str, score: str) -> None:
+@pytest.mark.parametrize(("backend", "masks", "biases", "score"), PROMISED)
+def test_promises(text: str, backend: str, masks: tuple[str, ...], biases: tuple[str, ...], score: str) -> None:
     table = cells(text)
-    assert {bias: table["csr", mask, bias, score] for bias in PROMISED[mask]} == dict.fromkeys(PROMISED[mask], "+")
+    assert [(m, b) for m in masks for b in biases if table[backend, m, b, score] != "+"] == []
+
+
+@pytest.mark.parametrize("mask", ["causal", "window 2 1", "documents", "graph & window"])
+def test_dropout_is_declined_by_what_has_none_and_by_nothing_else(mask: str) -> None:
+    def reasons(dropout: float) -> dict[str, tuple[str, ...]]:
+        case = build(Choice(mask, dropout=dropout))
+        with torch.no_grad():
+            return explain(**case.inputs, **case.keywords).reasons
+
+    without, with_dropout = reasons(0.0), reasons(0.3)
+    for backend, found in with_dropout.items():
+        added = [reason for reason in found if reason not in without[backend]]
+        assert ["dropout" in reason for reason in added] == [True] * (backend in ("sdpa", "flex")), backend
 
 
 def test_reference_runs_everything_that_is_defined(text: str) -> None:

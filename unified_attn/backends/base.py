@@ -58,6 +58,13 @@ class Backend(ABC):
         return ""
 
 
+def list_reasons(problem: Problem) -> list[str]:
+    """Why a back end for listed pairs cannot run the problem."""
+    if problem.candidates is not None:
+        return []
+    return [f"the mask {problem.mask!r} names no list of pairs (a Graph or a Window with two sides does)"]
+
+
 def dot_reasons(problem: Problem) -> list[str]:
     """Why a back end for tables of dot products, on CPU, cannot run the problem: what all of that kind share."""
     reasons = []

@@ -7,10 +7,8 @@ import importlib
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
-from unified_attn.backends.base import Backend
-from unified_attn.errors import UnsupportedError
+from unified_attn.backends.base import Backend, list_reasons, refuse_tangents
 from unified_attn.kernels.contract import contract
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.problem import Lowered, Problem
@@ -26,11 +24,7 @@ class CSR(Backend):
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
-        reasons = []
-        if problem.candidates is None:
-            reasons.append(
-                f"the mask {problem.mask!r} names no list of pairs (a Graph, or a Window with two sides, does)"
-            )
+        reasons = list_reasons(problem)
         if not problem.fused:
             reasons.append(f"the score {problem.score!r} has no fused form (Dot, GAT and GATv2 have)")
         if problem.q.device.type != "cpu":
@@ -49,10 +43,9 @@ class CSR(Backend):
             low = low.silenced()
             form = _form(low)
         key_vectors, value_vectors = _operands(form.key_vectors), _operands(low.value_vectors)
-        _refuse_tangents(
-            form.query, form.key, low.v, low.add, form.att, form.contract_query, form.contract_key, form.edge,
-            *(x for side in (key_vectors, value_vectors) for x in (side.rows, side.features, side.weight)),
-        )  # fmt: skip
+        of_vectors = [x for side in (key_vectors, value_vectors) for x in (side.rows, side.features, side.weight)]
+        of_score = [form.att, form.contract_query, form.contract_key, form.edge]
+        refuse_tangents(self.name, form.query, form.key, low.v, low.add, *of_score, *of_vectors)
         query, key, key_vectors = _contracted(form, key_vectors)
         return csr_attention(
             query,
@@ -97,16 +90,6 @@ def _contracted(form: Form, key_vectors: Operands) -> tuple[Tensor, Tensor, Oper
         return both[:, 0::2, :, None], both[:, 1::2, :, None], key_vectors
     query, key = contract(form.query, form.contract_query), contract(form.key, form.contract_key)
     return query[..., None], key[..., None], key_vectors
-
-
-def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Raises where forward-mode derivatives are asked for: a custom operator would take them for 0."""
-    if torch.compiler.is_compiling():
-        return
-    if any(x is not None and unpack_dual(x).tangent is not None for x in tensors):
-        raise UnsupportedError(
-            "csr", ["the fused kernels have no forward-mode derivative; use backend='scatter' or backend='reference'"]
-        )
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.backends.base import Backend, normalise
+from unified_attn.backends.base import Backend, list_reasons, normalise
 from unified_attn.kernels.segment import segment_max, segment_sum, torch_scatter
 from unified_attn.problem import Lowered, Problem
 
@@ -17,9 +17,7 @@ class Scatter(Backend):
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
-        if problem.candidates is None:
-            return [f"the mask {problem.mask!r} names no list of pairs (a Graph, or a Window with two sides, does)"]
-        return []
+        return list_reasons(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
         low = problem.listed()

@@ -43,6 +43,7 @@ class T5Bias(Bias):
 
     weight: nn.Parameter
     buckets: Tensor
+    relative = True
 
     def __init__(
         self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True

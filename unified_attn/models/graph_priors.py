@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases import Bias, EdgeBias, EdgeFeatures, EdgeTypes, PathFeatures, ShortestPath
+from unified_attn.biases.base import widened
 from unified_attn.biases.path_blocks import PathBlockBias
 from unified_attn.models.graph_net_config import GraphNetConfig
 from unified_attn.pairs import Pairs, Shape, check_device, describe, hold
@@ -178,8 +179,9 @@ class VirtualBias(Bias):
         hold(self, "weight", weight)
         self.num_nodes = num_nodes
 
-    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
-        return torch.where((i >= self.num_nodes) | (j >= self.num_nodes), self.weight[h], 0.0)
+    def on(self, pairs: Pairs) -> Tensor:
+        virtual = (pairs.query >= self.num_nodes) | (pairs.key >= self.num_nodes)
+        return torch.where(virtual, widened(self.weight)[pairs.head], 0.0)
 
     def check(self, shape: Shape) -> None:
         check_device("the virtual node's weight", self.weight, shape)
