@@ -53,8 +53,8 @@ def hetero(*options: object) -> dict[str, Any]:
 @pytest.mark.parametrize("model", ["hgt", "rgat", "han"])
 def test_typed_nodes_are_learned(model: str, layers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hetero_classification, "load", lambda dataset: papers())
-    options = ["--training.epochs", 20, "--training.lr", 0.03, "--net.dropout", 0]
-    found = hetero("--out", tmp_path, "--model", model, "--layers", layers, *options)
+    options = ["--training.epochs", 20, "--training.lr", 0.03, "--training.monitor", "loss"]
+    found = hetero("--out", tmp_path, "--model", model, "--layers", layers, "--net.dropout", 0, *options)
     assert found["metric"] == "macro F1"
     assert found["settings"]["labels"] == 20
     assert found["test"]["mean"] == 1.0  # papers of known authors
