@@ -106,7 +106,7 @@ def draw_cora(node: int, out: Path) -> dict[str, float]:
     with mpl.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
         draw_neighbourhood(left, edges, second[:, 0], cora.y, node)
-        left.set_title(f"around paper {node} of Cora, second layer")
+        left.set_title(f"around paper {node} of Cora, second layer; nodes by class")
         draw_entropy(right, counts, values)
         figure.savefig(out, dpi=150)
         plt.close(figure)

@@ -68,7 +68,11 @@ class Job:
             folder = self.out / f"seed-{seed}"
             folder.mkdir(exist_ok=True)
             lightning.seed_everything(seed, verbose=False)
-            outcome = one(seed, folder)
+            try:
+                outcome = one(seed, folder)
+            except BaseException:  # a user's interrupt, too
+                print(f"seed {seed} did not end; the same command with --resume true goes on from its last checkpoint")
+                raise
             self.runs.append(asdict(outcome))
             self.write()
             shown = self.metric.show(outcome.test)

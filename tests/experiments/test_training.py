@@ -43,12 +43,15 @@ def lookup(*options: object) -> dict:
 
 
 @pytest.mark.parametrize(("schedule", "steps"), [("constant", 2), ("cosine", 2), ("cosine", 3)])
-def test_resumed_is_straight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, steps: int) -> None:
+def test_resumed_is_straight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, schedule: str, steps: int
+) -> None:
     options = ["--training.epochs", 4, "--training.schedule", schedule]  # dropout draws numbers in every step
     straight = nodes("--out", tmp_path / "straight", *options)
     made = cut_power(monkeypatch, NodeTraining, steps)
     with pytest.raises(PowerCut):
         nodes("--out", tmp_path / "cut", *options)
+    assert "--resume true goes on" in capsys.readouterr().out
     assert len(rows(tmp_path / "cut/seed-0")) == steps
     made.clear()
     resumed = nodes("--out", tmp_path / "cut", "--resume", "true", *options)
