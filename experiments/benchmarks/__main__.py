@@ -9,7 +9,8 @@ from rich.progress import track
 
 from experiments.benchmarks.cases import ARXIV, SMALL, operator_cases
 from experiments.benchmarks.measure import measure
-from experiments.benchmarks.report import environment, markdown, write
+from experiments.benchmarks.report import markdown, write
+from experiments.environment import environment
 
 
 def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 20.0) -> None:
@@ -20,7 +21,7 @@ def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seco
         out: Folder for benchmarks.json and benchmarks.md.
         seconds: Time for each row.
     """
-    where = environment(f"python -m experiments.benchmarks{' --quick true' if quick else ''}")
+    where = environment(f"python -m experiments.benchmarks{' --quick true' if quick else ''}", ("numba", "numpy"))
     cases = operator_cases(SMALL if quick else ARXIV)
     rows = [row for case in track(cases, "measuring") for row in measure(case, 2.0 if quick else seconds)]
     write(rows, where, out)

@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-import numba
-import numpy
-import torch
-
 from experiments.benchmarks.measure import Row
-
-
-def environment(command: str) -> dict[str, str]:
-    """Where the numbers come from."""
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    model = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "machine": f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads",
-        "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numba {numba.__version__}, "
-        f"numpy {numpy.__version__}",
-        "commit": described.stdout.strip() or "unknown",
-        "command": command,
-    }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def markdown(rows: list[Row], where: dict[str, str]) -> str:

@@ -9,7 +9,8 @@ import torch
 from experiments.benchmarks import peers
 from experiments.benchmarks.cases import Size, operator_cases
 from experiments.benchmarks.measure import measure, verify
-from experiments.benchmarks.report import environment, markdown, write
+from experiments.benchmarks.report import markdown, write
+from experiments.environment import environment
 
 TINY = Size(nodes=12, edges=40, heads=2, channels=8)
 
@@ -51,7 +52,7 @@ def test_results_name_machine_versions_commit_and_command(cases, tmp_path):
     rows = measure(cases[0], 0.0)
     assert [row.direction for row in rows] == ["forward", "forward + backward"]
     assert all(row.runs >= 5 and row.ratio > 0 for row in rows)
-    where = environment("the command")
+    where = environment("the command", ("numba",))
     write(rows, where, tmp_path)
     stored = json.loads((tmp_path / "benchmarks.json").read_text())
     assert len(stored["rows"]) == 2
