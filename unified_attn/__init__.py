@@ -6,6 +6,7 @@
 A mask says who may interact, a bias which pairs are preferred, a score how alike two items are.
 """
 
+from unified_attn import models, nn
 from unified_attn.backends import Backend
 from unified_attn.biases import (
     NTK,
@@ -114,4 +115,6 @@ __all__ = [
     "graph_attention",
     "linear_attention",
     "merge",
+    "models",
+    "nn",
 ]
