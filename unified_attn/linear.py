@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unified_attn._autocast import without_autocast
 from unified_attn.kernels.pair_sum import pair_sum
 from unified_attn.masks import Causal, Mask, Padding
 from unified_attn.masks.base import Prefix
-from unified_attn.operator import _problem, _without_autocast
+from unified_attn.operator import _problem
 from unified_attn.pairs import Shape, check_integers, describe
 from unified_attn.problem import Problem
 
@@ -79,7 +80,7 @@ def linear_attention(
             f"linear_attention takes no mask {problem.mask!r}: it takes Full, Causal, Padding and their &, or a mask "
             f"that lists its pairs (a Graph, alone or with &)"
         )
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         sums = _over_pairs(problem, feature_map) if prefix is None else _over_prefix(problem, prefix, feature_map)[0]
         return _divided(sums).to(q.dtype)
 
@@ -145,7 +146,7 @@ class LinearState:
                     f"this step has B, Hkv, Dv = {got}, computed in {problem.dtype} on {q.device}; the steps before "
                     f"had {had}, {self.sums.dtype} on {self.sums.device}: keep to them, or reset() for a new sequence"
                 )
-        with _without_autocast(q.device):
+        with without_autocast(q.device):
             sums, self.sums = _over_prefix(problem, prefix, self.feature_map, self.sums)
             self.length += shape.num_queries
             return _divided(sums).to(q.dtype)

@@ -451,6 +451,67 @@ def test_values_in_half_are_summed_in_single(name: str, dtype: torch.dtype) -> N
     torch.testing.assert_close(call(name, q, k, v, ours), call(name, q, k, v, want), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_path_features_made_in_single_and_moved_to_half_are_summed_in_single(dtype: torch.dtype) -> None:
+    q, k, v = inputs(4, dtype=torch.float32)
+    with torch.no_grad():  # only leaves can be copied
+        half = bias_of("PathFeatures", made("PathFeatures", torch.float32)).to(dtype)
+    wide = copy.deepcopy(half).double()
+    got = attention(q, k, v, bias=half)
+    torch.testing.assert_close(
+        got.double(), attention(q.double(), k.double(), v.double(), bias=wide), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_are_multiplied_in_the_dtype_given_under_autocast(dtype: torch.dtype) -> None:
+    """257 is no bfloat16."""
+    attr = torch.tensor([[256.0, 1.0], [256.0, 0.0]], dtype=dtype)
+    edge, path = EdgeFeatures(2, 2).to(dtype), PathFeatures(2, 1, 2).to(dtype)
+    for module in (edge, path):
+        module.weight.data.fill_(1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = edge(attr).values
+        zero = torch.tensor(0)
+        along = path(attr, torch.tensor([[[0], [1]]])).add(zero, zero, zero, torch.arange(2), None)
+    assert values.dtype == along.dtype == dtype
+    assert values[:, 0].tolist() == along.tolist() == [257.0, 256.0]
+
+
+# --- what is hidden
+
+
+@on_edges
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_features_of_a_hidden_edge_reach_nothing(backend: str, bad: float) -> None:
+    graph, keep = Graph(EDGES), torch.tensor([True, False, True, True, True])
+    q, k, v = inputs(4)
+    module = made("EdgeFeatures")
+
+    def results(hidden: float) -> list[Tensor]:
+        attr = random(5, 3).index_fill(0, torch.tensor([1]), hidden).requires_grad_()
+        out = attention(q, k, v, mask=graph.keep(keep), bias=module(attr), backend=backend)
+        return [out, *torch.autograd.grad(out.pow(2).sum(), [q, k, v, attr, module.weight])]
+
+    for got, want in zip(results(bad), results(0.0), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@every_way
+def test_features_on_hidden_paths_reach_nothing(way: str) -> None:
+    q, k, v = inputs(4)
+    module = made("PathFeatures")
+    mask = DenseMask(~(PATHS == 4).any(-1))
+
+    def results(hidden: float) -> list[Tensor]:
+        attr = random(5, 3).index_fill(0, torch.tensor([4]), hidden).requires_grad_()
+        out = run(way, q, k, v, mask=mask, bias=module(attr, PATHS))
+        return [out, *torch.autograd.grad(out.pow(2).sum(), [q, k, v, attr, module.weight])]
+
+    for got, want in zip(results(torch.nan), results(0.0), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
 # --- errors
 
 INTS, Q = torch.zeros(3, dtype=torch.int64), torch.zeros(2, 2, 4, 8)

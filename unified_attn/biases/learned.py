@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.pairs import Shape, check_count, check_device, check_integers
+from unified_attn.pairs import Shape, check_count, check_device, check_integers, fits
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
@@ -24,7 +24,7 @@ def check_heads(name: str, num_heads: int, weight: Tensor, shape: Shape) -> None
 
 def serves(codes: Tensor, shape: Shape) -> bool:
     """Whether codes are there for each sequence of a batch, or for all alike."""
-    return bool(codes.shape[0] == 1 or codes.shape[0] == shape.batch)  # not `in`: compilers keep sizes open
+    return fits(codes.shape[0], shape.batch)
 
 
 def check_pair_codes(name: str, what: str, codes: Tensor, shape: Shape) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unified_attn.biases.base import Bias
-from unified_attn.biases.edge_features import features
+from unified_attn.biases.base import Bias, widened
+from unified_attn.biases.edge_features import features, product
 from unified_attn.biases.learned import at_batch, check_pair_codes, check_size, codes_within
 from unified_attn.pairs import Shape, check_device, describe, hold
 
@@ -84,8 +84,7 @@ class PathFeatures(nn.Module):
             )
         if edges.shape[-1] == 0:  # no path has an edge: one place that none of them reaches
             edges = nn.functional.pad(edges, (0, 1), value=-1)
-        products = torch.einsum("ef,nhf->enh", values, weight[: edges.shape[-1]])
-        return PathFeatureBias(products, edges if edges.dim() == 4 else edges[None])
+        return PathFeatureBias(product(values, weight[: edges.shape[-1]]), edges if edges.dim() == 4 else edges[None])
 
     def __repr__(self) -> str:
         return f"PathFeatures({self.edge_dim}, max_length={self.max_length}, num_heads={self.num_heads})"
@@ -110,7 +109,8 @@ class PathFeatureBias(Bias):
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
         # A row of zeros after the last edge, which -1 picks.
-        products = torch.cat([self.products, self.products.new_zeros(1, *self.products.shape[1:])])
+        products = widened(self.products)
+        products = torch.cat([products, products.new_zeros(1, *products.shape[1:])])
         total = count = torch.zeros((), dtype=products.dtype, device=products.device)
         for place in range(self.paths.shape[-1]):
             edges = at_batch(self.paths, b, i, j, place)

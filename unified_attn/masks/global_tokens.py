@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.masks.base import Candidates, Keeper
-from unified_attn.pairs import Pairs, Shape, check_count, check_device, describe, hold
+from unified_attn.pairs import Pairs, Shape, check_count, check_device, describe, fits, hold
 from unified_attn.rows import KEPT, Band, Listing, RowList, list_runs, pairs_of_values, recent
 
 
@@ -108,8 +108,8 @@ class GlobalTokens(Keeper):
     def check(self, shape: Shape) -> None:
         if self.flags is not None:
             check_device("GlobalTokens' tokens", self.flags, shape)
-            batch, tokens = self.flags.shape  # one by one: a compiler looks for a size in a tuple by identity
-            if tokens != shape.num_keys or (batch != 1 and batch != shape.batch):
+            batch, tokens = self.flags.shape
+            if tokens != shape.num_keys or not fits(batch, shape.batch):
                 raise ValueError(
                     f"GlobalTokens' tokens have shape {list(self.flags.shape)}, but k asks for "
                     f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"
