@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unified_attn._autocast import without_autocast
+from unified_attn.biases.learned import codes_within
 from unified_attn.kernels.pair_sum import pair_sum
 from unified_attn.masks import Causal, Mask, Padding
 from unified_attn.masks.base import Prefix
@@ -161,10 +162,13 @@ class LinearState:
 
         Raises:
             TypeError: If ``index`` holds no integers.
+            ValueError: If it has other dimensions, or one is no sequence of the batch.
         """
         check_integers("index", index, "give the number of a sequence for each place in the batch, [B]")
         if self.sums is not None:
-            self.sums = self.sums.index_select(0, index)
+            if index.dim() != 1 or index.device != self.sums.device:
+                raise ValueError(f"index is {describe(index)} on {index.device}; it must be [B] on {self.sums.device}")
+            self.sums = self.sums.index_select(0, codes_within("index", index, 0, self.sums.shape[0] - 1))
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -255,6 +259,11 @@ def _over_prefix(
         k = _features("k", k.masked_fill(no_key, 0.0), feature_map).masked_fill(no_key, 0.0)
         v = _with_one(v.masked_fill(no_key, 0.0))
     _check_widths(q, k)
+    if start is not None and start.shape[2] != k.shape[-1]:
+        raise ValueError(
+            f"this step has M = {k.shape[-1]} features; the steps before had {start.shape[2]}: keep to them, or "
+            f"reset() for a new sequence"
+        )
     q = q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1]))
     if prefix.right is None or shape.offset is None:
         total = k.mT @ v if start is None else k.mT @ v + start
@@ -289,12 +298,13 @@ def _hidden(prefix: Prefix, shape: Shape, started: bool) -> tuple[Tensor, Tensor
     """Queries that see no key ``[1 | B, Nq]`` and keys that no query sees ``[1 | B, Nk]``; None if there are none."""
     i, j = (torch.arange(size, device=shape.device)[None] for size in (shape.num_queries, shape.num_keys))
     limit = torch.full_like(i, shape.num_keys)
+    whole = prefix.queries is None and prefix.keys is None and shape.num_queries > 0 and shape.num_keys > 0
     if prefix.right is not None and shape.offset is not None:
         ahead = shape.offset + prefix.right
-        if prefix.queries is None and prefix.keys is None and 0 <= ahead == shape.num_keys - shape.num_queries:
+        if whole and 0 <= ahead == shape.num_keys - shape.num_queries:
             return None
         limit = i + ahead
-    elif prefix.queries is None and prefix.keys is None:
+    elif whole:
         return None
     queries = torch.ones_like(i, dtype=torch.bool) if prefix.queries is None else prefix.queries
     keys = torch.ones_like(j, dtype=torch.bool) if prefix.keys is None else prefix.keys

@@ -400,7 +400,7 @@ def _problem(
     elif isinstance(bias, Tensor):
         raise TypeError(f"bias is a tensor {list(bias.shape)}; say what it is: DenseBias(t), or EdgeBias(t) on a graph")
     elif not isinstance(bias, Bias):
-        raise TypeError(f"bias is {_kind(bias)}; give a Bias")
+        raise TypeError(f"bias is {_kind(bias)}; {getattr(bias, 'remedy', 'give a Bias')}")
     if score is None:
         score = Dot()
     elif not isinstance(score, Score):

@@ -177,6 +177,22 @@ def check_count(name: str, value: object, remedy: str) -> None:
         raise TypeError(f"{name} is {value!r}; {remedy}")
 
 
+FAR = 2**62
+"""Distances are below it, so that a position and a distance add up in int64."""
+
+
+def check_far(name: str, value: int, remedy: str) -> None:
+    """Raises ValueError if a distance, or what makes one, is too great for int64."""
+    if value >= FAR:
+        raise ValueError(f"{name} is {value}; it must be below 2 ** 62{remedy}")
+
+
+def check_flag(name: str, value: object, remedy: str) -> None:
+    """Raises TypeError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; give True or False, {remedy}")
+
+
 def check_number(name: str, value: object, remedy: str) -> None:
     """Raises TypeError unless ``value`` is a Python number: a tensor would lose its gradient."""
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):

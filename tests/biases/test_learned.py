@@ -530,8 +530,22 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "T5, too few": (lambda: T5Bias(2, 2), ValueError, "num_buckets is 2; it must be at least 4"),
     "T5, too near": (lambda: T5Bias(2, 32, 8), ValueError, "max_distance is 8, but the first 8 distances"),
     "T5, a bool": (lambda: T5Bias(True), TypeError, "num_heads is True; give an integer"),
+    "T5, no flag": (
+        lambda: T5Bias(2, bidirectional="False"), TypeError, "bidirectional is 'False'; give True or False",
+    ),
     "T5, other heads": (on(T5Bias(8)), ValueError, "T5Bias was made for num_heads = 8, but q has 2 heads"),
-    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "bias is a EdgeFeatures"),
+    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "bias is a EdgeFeatures; call it on its data (edge_attr)"),
+    "path, uncalled": (on(ShortestPath(3, 2)), TypeError, "ShortestPath; call it on its data (distance, sizes)"),
+    "edge features, added uncalled": (
+        lambda: ALiBi(2) + EdgeFeatures(3, 2), TypeError,
+        "EdgeFeatures(3, 2) is none yet; call it on its data (edge_attr)",
+    ),
+    "edge types, uncalled in front": (
+        lambda: EdgeTypes(3, 2) + ALiBi(2), TypeError, "EdgeTypes(3, 2) is none yet; call it on its data (types)",
+    ),
+    "node types, uncalled in a sum of three": (
+        lambda: ALiBi(2) + RoPE(4) + NodeTypes(3, 2), TypeError, "is none yet; call it on its data (query_types, key",
+    ),
     "edge features, ints": (lambda: EdgeFeatures(3, 2)(INTS), TypeError, "edge_attr is [3] int64; give floats, [E, F]"),
     "edge features, width": (
         lambda: EdgeFeatures(3, 2)(torch.zeros(5, 4)), ValueError,
@@ -595,6 +609,10 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "path features, no such edge": (
         lambda: PathFeatures(3, 2, 2)(torch.zeros(4, 3), PATHS), ValueError, "holds 4 at [2, 3, 1]; it must lie in -1",
+    ),
+    "path features, a gap": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS.flip(-1)), ValueError,
+        "paths holds an edge after -1 at [0, 1, 1]; paths are filled up at their end",
     ),
     "path features, too long": (
         lambda: PathFeatures(3, 1, 2)(torch.zeros(5, 3), PATHS), ValueError,

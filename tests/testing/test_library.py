@@ -190,3 +190,32 @@ def test_back_ends_keep_the_laws(name: str) -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_back_ends_keep_the_laws_in_float32(name: str) -> None:
     check_backend(name, dtypes=[torch.float32])
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
+def test_laws_hold_where_there_is_nothing(sizes: tuple[int, int]) -> None:
+    for mask in (Causal(), Window(1, 1), Where(parity)):
+        check_mask(mask, sizes=[sizes])
+    check_bias(trained(T5Bias(2)), sizes=[sizes])
+    check_score(Dot(sink=torch.zeros(2)), sizes=[sizes])
+
+
+def test_sizes_that_are_none_are_refused() -> None:
+    for check, thing in ((check_mask, Causal()), (check_bias, ALiBi(2)), (check_score, Dot())):
+        with pytest.raises(ValueError, match="sizes holds -1; it must be at least 0"):
+            check(thing, sizes=[(-1, 2)])
+        with pytest.raises(ValueError, match="num_heads holds 0; it must be at least 1"):
+            check(thing, num_heads=0)
+        with pytest.raises(TypeError, match="sizes is 1.5; give an integer"):
+            check(thing, sizes=[(2, 1.5)])
+
+
+def test_random_numbers_go_on_as_if_nothing_was_checked() -> None:
+    torch.manual_seed(3)
+    want = torch.rand(4)
+    torch.manual_seed(3)
+    check_backend("sdpa", dtypes=[torch.float64], forward_only=True)
+    check_mask(Causal(), sizes=[(3, 3)])
+    check_bias(ALiBi(2), sizes=[(3, 3)])
+    check_score(Dot(), sizes=[(3, 3)])
+    assert torch.equal(torch.rand(4), want)

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from unified_attn._autocast import without_autocast
 from unified_attn.biases.base import widened
 from unified_attn.biases.edge import EdgeBias
-from unified_attn.biases.learned import check_size
+from unified_attn.biases.learned import Maker, check_size
 from unified_attn.pairs import check_floats, describe
 
 
-class EdgeFeatures(nn.Module):
+class EdgeFeatures(Maker):
     """Features of an edge, mapped to a value a head: calling it on them gives the bias to pass on.
 
         b_e = <weight_h, edge_attr_e>
@@ -94,4 +94,5 @@ def product(values: Tensor, weight: Tensor) -> Tensor:
     odd = ~values.isfinite().all(1, keepdim=True)
     with without_autocast(values.device):
         flat = values.masked_fill(odd, 0.0) @ weight.flatten(0, -2).t()
-    return flat.masked_fill(odd, torch.nan).unflatten(1, weight.shape[:-1])
+    products: Tensor = flat.masked_fill(odd, torch.nan).unflatten(1, weight.shape[:-1])
+    return products

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import NoReturn
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unified_attn.pairs import Shape, check_count, check_device, check_integers, fits
+
+
+class Maker(nn.Module):
+    """What gives a bias when it is called on data; it is none itself, and says so where it is taken for one."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do with it, for an error message."""
+        data = ", ".join(inspect.signature(self.forward).parameters)
+        return f"call it on its data ({data}): what that gives is the Bias"
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError(f"+ joins biases, and {self!r} is none yet; {self.remedy}")
+
+    __radd__ = __add__
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:

@@ -54,7 +54,7 @@ class Documents(Keeper):
         check_integers("ids", ids, "give the document of each token as integers, [N] or [B, N]")
         if ids.dim() not in (1, 2):
             raise ValueError(f"ids has shape {list(ids.shape)}; it must be [N] or [B, N]")
-        hold(self, "ids", ids.to(torch.int64, copy=True))
+        hold(self, "ids", ids.to(torch.int64, copy=True, memory_format=torch.contiguous_format))
 
     @classmethod
     def from_lengths(cls, lengths: Tensor) -> Documents:
