@@ -534,7 +534,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: T5Bias(2, bidirectional="False"), TypeError, "bidirectional is 'False'; give True or False",
     ),
     "T5, other heads": (on(T5Bias(8)), ValueError, "T5Bias was made for num_heads = 8, but q has 2 heads"),
-    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "bias is a EdgeFeatures; call it on its data (edge_attr)"),
+    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "a EdgeFeatures; call it on its data (edge_attr)"),
     "path, uncalled": (on(ShortestPath(3, 2)), TypeError, "ShortestPath; call it on its data (distance, sizes)"),
     "edge features, added uncalled": (
         lambda: ALiBi(2) + EdgeFeatures(3, 2), TypeError,

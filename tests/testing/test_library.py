@@ -34,6 +34,7 @@ from unified_attn import (
     NodeTypes,
     Padding,
     PairVectors,
+    PathFeatures,
     RelativeBias,
     RelativeVectors,
     RoPE,
@@ -136,6 +137,10 @@ BIASES: list[tuple[Any, dict[str, Any]]] = [
     (trained(T5Bias(2, num_buckets=8, max_distance=5, bidirectional=False)), {"relative": True}),
     (trained(NodeTypes(3, 2))(torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1, 1, 0, 2, 2])), {}),
     (trained(ShortestPath(2, 2))(torch.tensor([[0, 1, -1], [1, 0, 3], [-1, 2, 0]])), {"sizes": [(3, 3)]}),
+    (
+        trained(PathFeatures(2, 3, 2))(torch.randn(4, 2, generator=RANDOM), torch.tensor([[[0, 3], [1, -1]]] * 2)),
+        {"sizes": [(2, 2)]},
+    ),
     (LogPrior(torch.tensor([[0.5, 0.0, 1.0, 2.0, 0.25]])), {}),
     (LogPrior(torch.tensor([0.5, 0.0, 1.0, 2.0, 0.25, 1.0, 0.0])), {"mask": GRAPH}),
     (trained(EdgeTypes(3, 2))(torch.tensor([0, 1, 2, 2, 0, 1, 0])), {"mask": GRAPH}),
@@ -206,7 +211,7 @@ def test_sizes_that_are_none_are_refused() -> None:
             check(thing, sizes=[(-1, 2)])
         with pytest.raises(ValueError, match="num_heads holds 0; it must be at least 1"):
             check(thing, num_heads=0)
-        with pytest.raises(TypeError, match="sizes is 1.5; give an integer"):
+        with pytest.raises(TypeError, match=r"sizes is .*; give an integer"):
             check(thing, sizes=[(2, 1.5)])
 
 
