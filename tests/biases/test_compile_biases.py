@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bo
     "ShortestPath, blocks": (
         ShortestPath(3, 2), lambda n: (integers(-1, 6, 4 + (n - 2) ** 2), torch.tensor([2, n - 2])), False,
     ),
-    "PathFeatures": (PathFeatures(3, 2, 2), lambda n: (drawn(6, 3), paths(n)), False),
+    "PathFeatures": (PathFeatures(3, 2, 2), lambda n: (drawn(2 * n, 3), paths(n)), False),
     "EdgeFeatures": (EdgeFeatures(3, 2), lambda n: (drawn(2 * n, 3),), True),
     "EdgeTypes": (EdgeTypes(3, 2), lambda n: (integers(0, 3, 2 * n),), True),
     "LogPrior": (None, lambda n: (drawn(1, 1, n, n).relu(),), False),

@@ -566,7 +566,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "edge types, negative": (lambda: EdgeTypes(3, 2)(torch.tensor([-1])), ValueError, "types holds -1 at [0]"),
     "edge types, floats": (lambda: EdgeTypes(3, 2)(torch.zeros(3)), TypeError, "types is [3] float32; give integers"),
     "edge types, bools": (lambda: EdgeTypes(3, 2)(INTS == 0), TypeError, "types is [3] bool; give integers"),
-    "edge types, a list": (lambda: EdgeTypes(3, 2)([0, 1]), TypeError, "types is a list; give integers from 0 to 2"),
+    "edge types, a list": (lambda: EdgeTypes(3, 2)([0, 1]), TypeError, "types is a list; give integers"),
     "edge types, two dimensions": (lambda: EdgeTypes(3, 2)(INTS[None]), ValueError, "types is [1, 3] int64"),
     "node types, too great": (
         lambda: NodeTypes(3, 2)(INTS, INTS + 3), ValueError, "key_types holds 3 at [0]; it must lie in 0..2",
