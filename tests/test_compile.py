@@ -15,12 +15,20 @@ from unified_attn import (
     GAT,
     Additive,
     ALiBi,
+    Bias,
+    BigBird,
     Causal,
     DenseBias,
+    Dilated,
+    Documents,
     Dot,
     EdgeBias,
     GATv2,
+    GlobalTokens,
     Graph,
+    Longformer,
+    Mask,
+    NodeTypes,
     Padding,
     PairVectors,
     RoPE,
@@ -155,6 +163,59 @@ def test_a_call_compiles_whole(how: str, call: Callable[..., Tensor], backend: s
 
 def test_quick_calls_exist() -> None:
     assert {name for name, _, _ in CALLS} >= QUICK
+
+
+FLAGS = torch.zeros(2, 9, dtype=torch.bool).index_fill(1, torch.tensor([0, 5]), True)
+LISTED: dict[str, Callable[[], Mask]] = {
+    "Longformer": lambda: Longformer(2, [0]),
+    "Longformer, tokens that vary": lambda: Longformer(2, FLAGS),
+    "BigBird": lambda: BigBird(2, 1, 3, 1, seed=0),
+    "Dilated": lambda: Dilated(2, 3),
+    "Documents": lambda: Documents(torch.arange(9) // 3),
+    "Documents that vary": lambda: Documents(torch.arange(18).reshape(2, 9) // 3),
+    "GlobalTokens": lambda: GlobalTokens([0]),
+}
+ADDED: dict[str, Callable[[], Bias | None]] = {
+    "nothing": lambda: None,
+    "ALiBi": lambda: ALiBi(2),
+    "NodeTypes": lambda: NodeTypes(3, 2)(torch.arange(9) % 3, torch.arange(9) % 2),
+}
+QUICK_LISTED = {
+    "Longformer and ALiBi",
+    "Longformer, tokens that vary and nothing",
+    "Documents & Causal and NodeTypes",
+}
+
+
+@pytest.mark.parametrize("how", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mask", "bias", "causal"),
+    [
+        pytest.param(mask, bias, causal, id=name, marks=[] if name in QUICK_LISTED else pytest.mark.slow)
+        for mask in LISTED
+        for bias in ADDED
+        for causal in (False, True)
+        for name in [f"{mask}{' & Causal' if causal else ''} and {bias}"]
+    ],
+)
+def test_a_list_whose_length_values_decide_compiles(mask: str, bias: str, causal: bool, how: str) -> None:
+    """What is asked of each of its pairs has a length that a compiler does not know."""
+    rule = LISTED[mask]() & Causal() if causal else LISTED[mask]()
+    added = ADDED[bias]()
+
+    def plain(q: Tensor) -> Tensor:
+        return attention(q, q, q, mask=rule, bias=added, backend="csr")
+
+    x = torch.randn(2, 2, 9, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert_like(whole(plain, how), plain, x)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_alibi_is_made_inside_of_compiled_code(dynamic: bool | None) -> None:
+    def plain(q: Tensor) -> Tensor:
+        return attention(q, q, q, bias=ALiBi(q.shape[1]))
+
+    assert_like(whole(plain, dynamic=dynamic), plain, nodes(5))
 
 
 @pytest.mark.parametrize("backend", ["csr", pytest.param("scatter", marks=pytest.mark.slow)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -234,6 +235,16 @@ def test_what_nobody_attends_may_hold_anything(name: str, bad: float) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("mask", [None, Causal(), Window(None, 1)])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_nobody_attends_where_there_is_no_key_or_no_query(mask: Any, bad: float) -> None:
+    for queries, keys in ((3, 0), (0, 3)):
+        q, k, v = (x.detach().fill_(bad).requires_grad_() for x in inputs(queries, keys))
+        out = linear_attention(q, k, v, mask=mask)
+        for x in (out, *gradients(out, q, k, v)):
+            assert not bool(x.any())
+
+
 def test_any_strides() -> None:
     q, k, v = inputs(70, dim=6, value_dim=6)
     for mask in (None, Causal(), Window(2, 2)):
@@ -365,6 +376,11 @@ def test_a_state_can_be_reordered_and_reset() -> None:
     torch.testing.assert_close(last, linear_attention(q, k, v, mask=Causal())[[1, 1], :, 5:])
     with pytest.raises(TypeError, match="index is a list"):
         state.reorder([0, 1])
+    for index, words in (([2], "index holds 2 at [0]; it must lie in 0..1"), ([[0]], "index is [1, 1] int64 on cpu")):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            state.reorder(torch.tensor(index))
+    with pytest.raises(ValueError, match=r"index holds -1 at \[1\]"):
+        state.reorder(torch.tensor([0, -1]))
     state.reset()
     assert (state.length, state.nbytes, repr(state)) == (0, 0, "LinearState(empty, length=0)")
     state.step(*(x.float() for x in (q, k, v)))
@@ -378,6 +394,10 @@ def test_a_step_is_checked() -> None:
     state.step(q, k, v)
     with pytest.raises(ValueError, match=r"this step has B, Hkv, Dv = \(1, 2, 4\).* had \(2, 2, 4\).*or reset\(\)"):
         state.step(q[:1], k[:1], v[:1])
+    with pytest.raises(
+        ValueError, match="this step has M = 1 features; the steps before had 4: keep to them, or reset"
+    ):
+        state.step(q[..., :1], k[..., :1], v)
     with pytest.raises(ValueError, match=r"computed in torch.float32.* had .* torch.float64"):
         state.step(q.float(), k.float(), v.float())
     with pytest.raises(TypeError, match="keep is "):

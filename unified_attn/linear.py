@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unified_attn._autocast import without_autocast
+from unified_attn.biases.learned import codes_within
 from unified_attn.kernels.pair_sum import pair_sum
 from unified_attn.masks import Causal, Mask, Padding
 from unified_attn.masks.base import Prefix
-from unified_attn.operator import _problem, _without_autocast
+from unified_attn.operator import _problem
 from unified_attn.pairs import Shape, check_integers, describe
 from unified_attn.problem import Problem
 
@@ -79,7 +81,7 @@ def linear_attention(
             f"linear_attention takes no mask {problem.mask!r}: it takes Full, Causal, Padding and their &, or a mask "
             f"that lists its pairs (a Graph, alone or with &)"
         )
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         sums = _over_pairs(problem, feature_map) if prefix is None else _over_prefix(problem, prefix, feature_map)[0]
         return _divided(sums).to(q.dtype)
 
@@ -145,7 +147,7 @@ class LinearState:
                     f"this step has B, Hkv, Dv = {got}, computed in {problem.dtype} on {q.device}; the steps before "
                     f"had {had}, {self.sums.dtype} on {self.sums.device}: keep to them, or reset() for a new sequence"
                 )
-        with _without_autocast(q.device):
+        with without_autocast(q.device):
             sums, self.sums = _over_prefix(problem, prefix, self.feature_map, self.sums)
             self.length += shape.num_queries
             return _divided(sums).to(q.dtype)
@@ -160,10 +162,13 @@ class LinearState:
 
         Raises:
             TypeError: If ``index`` holds no integers.
+            ValueError: If it has other dimensions, or one is no sequence of the batch.
         """
         check_integers("index", index, "give the number of a sequence for each place in the batch, [B]")
         if self.sums is not None:
-            self.sums = self.sums.index_select(0, index)
+            if index.dim() != 1 or index.device != self.sums.device:
+                raise ValueError(f"index is {describe(index)} on {index.device}; it must be [B] on {self.sums.device}")
+            self.sums = self.sums.index_select(0, codes_within("index", index, 0, self.sums.shape[0] - 1))
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -254,6 +259,11 @@ def _over_prefix(
         k = _features("k", k.masked_fill(no_key, 0.0), feature_map).masked_fill(no_key, 0.0)
         v = _with_one(v.masked_fill(no_key, 0.0))
     _check_widths(q, k)
+    if start is not None and start.shape[2] != k.shape[-1]:
+        raise ValueError(
+            f"this step has M = {k.shape[-1]} features; the steps before had {start.shape[2]}: keep to them, or "
+            f"reset() for a new sequence"
+        )
     q = q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1]))
     if prefix.right is None or shape.offset is None:
         total = k.mT @ v if start is None else k.mT @ v + start
@@ -288,12 +298,13 @@ def _hidden(prefix: Prefix, shape: Shape, started: bool) -> tuple[Tensor, Tensor
     """Queries that see no key ``[1 | B, Nq]`` and keys that no query sees ``[1 | B, Nk]``; None if there are none."""
     i, j = (torch.arange(size, device=shape.device)[None] for size in (shape.num_queries, shape.num_keys))
     limit = torch.full_like(i, shape.num_keys)
+    whole = prefix.queries is None and prefix.keys is None and shape.num_queries > 0 and shape.num_keys > 0
     if prefix.right is not None and shape.offset is not None:
         ahead = shape.offset + prefix.right
-        if prefix.queries is None and prefix.keys is None and 0 <= ahead == shape.num_keys - shape.num_queries:
+        if whole and 0 <= ahead == shape.num_keys - shape.num_queries:
             return None
         limit = i + ahead
-    elif prefix.queries is None and prefix.keys is None:
+    elif whole:
         return None
     queries = torch.ones_like(i, dtype=torch.bool) if prefix.queries is None else prefix.queries
     keys = torch.ones_like(j, dtype=torch.bool) if prefix.keys is None else prefix.keys

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from unified_attn._autocast import autocasts, without_autocast
 from unified_attn.backends import BACKENDS, Backend, choose, order, reasons_of
 from unified_attn.backends.base import normalise, row_max
 from unified_attn.backends.reference import dense_weights
@@ -279,7 +279,7 @@ def attention_weights(
         tensor([[[0.5000, 1.0000, 0.5000]]])
     """
     problem = _problem(q, k, None, mask, bias, score, scale, 0.0, q_positions, k_positions)
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         if problem.has_edges:
             low = problem.listed()
             weights, lse = edge_weights(low)
@@ -400,26 +400,16 @@ def _problem(
     elif isinstance(bias, Tensor):
         raise TypeError(f"bias is a tensor {list(bias.shape)}; say what it is: DenseBias(t), or EdgeBias(t) on a graph")
     elif not isinstance(bias, Bias):
-        raise TypeError(f"bias is {_kind(bias)}; give a Bias")
+        raise TypeError(f"bias is {_kind(bias)}; {getattr(bias, 'remedy', 'give a Bias')}")
     if score is None:
         score = Dot()
     elif not isinstance(score, Score):
         raise TypeError(f"score is {_kind(score)}; give a Score")
-    if isinstance(q, Tensor) and _autocasts(q.device):
+    if isinstance(q, Tensor) and autocasts(q.device):
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
         k = k.to(q.dtype) if isinstance(k, Tensor) and k.is_floating_point() else k
         v = v.to(q.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
     return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
-
-
-def _autocasts(device: torch.device) -> bool:
-    """Whether autocast is on for this device (a meta device has none)."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Where the operator computes: in the dtypes that it names, whatever autocast would choose."""
-    return torch.autocast(device.type, enabled=False) if _autocasts(device) else nullcontext()
 
 
 def _kind(thing: object) -> str:
@@ -445,7 +435,7 @@ def _run(
     needs_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     problem = _problem(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         chosen = choose(problem, backend)
         out, lse = _checked(chosen.name, chosen.run(problem), problem)
         sink = problem.score.sink

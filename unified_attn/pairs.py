@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -176,6 +177,22 @@ def check_count(name: str, value: object, remedy: str) -> None:
         raise TypeError(f"{name} is {value!r}; {remedy}")
 
 
+FAR = 2**62
+"""Distances are below it, so that a position and a distance add up in int64."""
+
+
+def check_far(name: str, value: int, remedy: str) -> None:
+    """Raises ValueError if a distance, or what makes one, is too great for int64."""
+    if value >= FAR:
+        raise ValueError(f"{name} is {value}; it must be below 2 ** 62{remedy}")
+
+
+def check_flag(name: str, value: object, remedy: str) -> None:
+    """Raises TypeError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; give True or False, {remedy}")
+
+
 def check_number(name: str, value: object, remedy: str) -> None:
     """Raises TypeError unless ``value`` is a Python number: a tensor would lose its gradient."""
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
@@ -190,17 +207,30 @@ def check_floats(name: str, tensor: object, remedy: str) -> None:
         raise TypeError(f"{name} is {got}; {remedy}")
 
 
-def _broadcasts(sizes: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to another. Compilers take `in` for a comparison of objects where sizes are open."""
+def fits(size: int, full: int) -> bool:
+    """Whether a dimension broadcasts to another.
+
+    Not `in (1, full)`: a compiler takes that for a comparison of objects. The length of a list that values of a tensor
+    decide is unknown to it, and is not asked for: then yes.
+    """
+    if not torch.compiler.is_compiling():
+        return size == 1 or size == full
+    from torch.fx.experimental.symbolic_shapes import guard_or_true  # costs eager code time to import
+
+    return bool(guard_or_true(size == 1) or guard_or_true(size == full))
+
+
+def fit(sizes: Sequence[int], full: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to another."""
     paired = zip(reversed(sizes), reversed(full), strict=False)
-    return len(sizes) <= len(full) and all(s == 1 or s == f for s, f in paired)
+    return len(sizes) <= len(full) and all(fits(size, whole) for size, whole in paired)
 
 
 def check_answer(name: str, answer: Tensor, pairs: Pairs) -> None:
     """Raises ValueError unless what a rule returned broadcasts to the pairs that it was asked about."""
     shape, full = pairs.shape, pairs.sizes
     sizes = tuple(answer.shape)
-    if not _broadcasts(sizes, full):
+    if not fit(sizes, full):
         raise ValueError(
             f"{name} returned shape {list(sizes)}, which does not broadcast to {pairs.layout} = {list(full)}; compute "
             f"with b, h, i and j, and look a table up as table[i, j]"
@@ -213,7 +243,7 @@ def check_broadcast(name: str, table: Tensor, shape: Shape) -> None:
     """Raises ValueError unless ``table`` broadcasts to ``[B, Hq, Nq, Nk]``."""
     full = (shape.batch, shape.num_heads, shape.num_queries, shape.num_keys)
     sizes = tuple(table.shape)
-    if not _broadcasts(sizes, full):
+    if not fit(sizes, full):
         raise ValueError(
             f"{name} has shape {list(sizes)}, which does not broadcast to [B, Hq, Nq, Nk] = {list(full)}; "
             f"give each dimension its full size or 1"

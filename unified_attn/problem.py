@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.dropout import keep
-from unified_attn.pairs import Pairs, Shape, check_integers, describe
+from unified_attn.pairs import Pairs, Shape, check_integers, describe, fit, fits
 from unified_attn.rows import Rows
 from unified_attn.vectors import Vectors
 
@@ -100,7 +100,7 @@ class Lowered:
         name = type(self.score).__name__
         if not isinstance(raw, Tensor):
             raise TypeError(f"{name} must return a tensor of scores, not {type(raw).__name__}")
-        if raw.dim() != len(sizes) or any(s not in (1, n) for s, n in zip(raw.shape, sizes, strict=True)):
+        if raw.dim() != len(sizes) or not fit(raw.shape, sizes):
             raise ValueError(
                 f"{name} must return scores {layout} = {sizes}, not {list(raw.shape)}: one a pair, e.g. (q * k).sum(-1)"
             )
@@ -495,7 +495,8 @@ def _positions(name: str, given: Tensor | None, size: int, start: int, shape: Sh
     check_integers(name, given, "give integer positions, [N] or [B, N]")
     if given.device != shape.device:
         raise ValueError(f"{name} is on {given.device}, but q is on {shape.device}; move it")
-    if given.shape not in ((size,), (1, size), (shape.batch, size)):
+    batch = given.shape[0] if given.dim() == 2 else 1
+    if given.dim() not in (1, 2) or given.shape[-1] != size or not fits(batch, shape.batch):
         raise ValueError(
             f"{name} has shape {list(given.shape)}; it must be [{size}] or [B, N] = [{shape.batch}, {size}]"
         )

@@ -22,6 +22,7 @@ from unified_attn import (
     Graph,
     Mask,
     Padding,
+    RelativeBias,
     UnsupportedError,
     Where,
     Window,
@@ -51,6 +52,18 @@ def test_edges_of_tiles(size: int, mask: Mask) -> None:
     q, k, v = inputs(size, batch=1, value_dim=3)
     same(q, k, v, mask=mask)
     same(q, k, v, mask=mask, bias=ALiBi(2))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mask", [Full(), Window(5, 3)], ids=str)
+def test_a_learned_bias_in_inference(mask: Mask, mode: Callable[[], Any]) -> None:
+    q, k, v = inputs(129)
+    bias = RelativeBias(2, 3).double()
+    torch.nn.init.normal_(bias.weight, generator=torch.Generator().manual_seed(0))
+    want = attention(q, k, v, mask=mask, bias=bias, backend="tiled")
+    with mode():
+        got = attention(q, k, v, mask=mask, bias=bias, backend="tiled")
+    torch.testing.assert_close(got, want.detach(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 300), (300, 1), (129, 300), (300, 129), (0, 5), (5, 0)])

@@ -27,6 +27,7 @@ from unified_attn import (
 from unified_attn.biases.learned import _codes_within
 from unified_attn.biases.log_prior import _impossible
 from unified_attn.biases.path_blocks import _block_rows
+from unified_attn.biases.path_features import _lengths
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,11 @@ def integers(low: int, high: int, *shape: int) -> Tensor:
     return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def paths(n: int) -> Tensor:
+    """Of 0 to 2 edges out of 6, ``[n, n, 2]``."""
+    return torch.where(torch.arange(2) < integers(0, 3, n, n, 1), integers(0, 6, n, n, 2), -1)
+
+
 # A module, what it is called on for n nodes in a batch of two, and the mask: a graph of 2 n edges, or all that came.
 CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bool]] = {
     "ALiBi": (ALiBi(2), lambda n: (), False),
@@ -54,7 +60,7 @@ CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bo
     "ShortestPath, blocks": (
         ShortestPath(3, 2), lambda n: (integers(-1, 6, 4 + (n - 2) ** 2), torch.tensor([2, n - 2])), False,
     ),
-    "PathFeatures": (PathFeatures(3, 2, 2), lambda n: (drawn(6, 3), integers(-1, 6, n, n, 2)), False),
+    "PathFeatures": (PathFeatures(3, 2, 2), lambda n: (drawn(2 * n, 3), paths(n)), False),
     "EdgeFeatures": (EdgeFeatures(3, 2), lambda n: (drawn(2 * n, 3),), True),
     "EdgeTypes": (EdgeTypes(3, 2), lambda n: (integers(0, 3, 2 * n),), True),
     "LogPrior": (None, lambda n: (drawn(1, 1, n, n).relu(),), False),
@@ -108,13 +114,23 @@ def test_values_out_of_range_raise_in_compiled_code() -> None:
     prior = torch.compile(lambda x, p: attention(x, x, x, bias=LogPrior(p)), backend="eager", fullgraph=True)
     with pytest.raises(ValueError, match=r"prior holds -1.0 at \[0\]"):
         prior(x, -torch.ones(4))
+    module = PathFeatures(1, 2, 2)
+    path = torch.compile(
+        lambda x, p: attention(x, x, x, bias=module(x[0, 0, :, :1], p)), backend="eager", fullgraph=True
+    )
+    path(x, torch.zeros(4, 4, 2).long())
+    with pytest.raises(ValueError, match=r"paths holds an edge after -1 at \[0, 0, 1\]"):
+        path(x, torch.tensor([-1, 0]).expand(4, 4, 2))
 
 
 def test_opcheck_of_the_operators_that_check_values() -> None:
     for codes in (torch.tensor([[0, 1], [2, 2]]), torch.tensor([1], dtype=torch.uint8), torch.zeros(0, 3).long()):
         torch.library.opcheck(_codes_within, (codes, 0, 2, "codes"))
     for sizes, codes, nodes in (([2, 0, 3], 13, 5), ([], 0, 0), ([0], 0, 0)):
-        torch.library.opcheck(_block_rows, (torch.tensor(sizes, dtype=torch.int64), codes, nodes))
+        for dtype in (torch.int64, torch.int16):
+            torch.library.opcheck(_block_rows, (torch.tensor(sizes, dtype=dtype), codes, nodes))
+    for edges in (torch.tensor([[0, 1], [2, -1]]), torch.zeros(2, 3, 0).long(), torch.zeros(3, 1, dtype=torch.uint8)):
+        torch.library.opcheck(_lengths, (edges,))
     for prior in (torch.tensor([0.0, 0.5]), torch.tensor(1.0), torch.zeros(0, 2)):
         torch.library.opcheck(_impossible, (prior,))
 

@@ -451,6 +451,67 @@ def test_values_in_half_are_summed_in_single(name: str, dtype: torch.dtype) -> N
     torch.testing.assert_close(call(name, q, k, v, ours), call(name, q, k, v, want), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_path_features_made_in_single_and_moved_to_half_are_summed_in_single(dtype: torch.dtype) -> None:
+    q, k, v = inputs(4, dtype=torch.float32)
+    with torch.no_grad():  # only leaves can be copied
+        half = bias_of("PathFeatures", made("PathFeatures", torch.float32)).to(dtype)
+    wide = copy.deepcopy(half).double()
+    got = attention(q, k, v, bias=half)
+    torch.testing.assert_close(
+        got.double(), attention(q.double(), k.double(), v.double(), bias=wide), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_are_multiplied_in_the_dtype_given_under_autocast(dtype: torch.dtype) -> None:
+    """257 is no bfloat16."""
+    attr = torch.tensor([[256.0, 1.0], [256.0, 0.0]], dtype=dtype)
+    edge, path = EdgeFeatures(2, 2).to(dtype), PathFeatures(2, 1, 2).to(dtype)
+    for module in (edge, path):
+        module.weight.data.fill_(1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = edge(attr).values
+        zero = torch.tensor(0)
+        along = path(attr, torch.tensor([[[0], [1]]])).add(zero, zero, zero, torch.arange(2), None)
+    assert values.dtype == along.dtype == dtype
+    assert values[:, 0].tolist() == along.tolist() == [257.0, 256.0]
+
+
+# --- what is hidden
+
+
+@on_edges
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_features_of_a_hidden_edge_reach_nothing(backend: str, bad: float) -> None:
+    graph, keep = Graph(EDGES), torch.tensor([True, False, True, True, True])
+    q, k, v = inputs(4)
+    module = made("EdgeFeatures")
+
+    def results(hidden: float) -> list[Tensor]:
+        attr = random(5, 3).index_fill(0, torch.tensor([1]), hidden).requires_grad_()
+        out = attention(q, k, v, mask=graph.keep(keep), bias=module(attr), backend=backend)
+        return [out, *torch.autograd.grad(out.pow(2).sum(), [q, k, v, attr, module.weight])]
+
+    for got, want in zip(results(bad), results(0.0), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@every_way
+def test_features_on_hidden_paths_reach_nothing(way: str) -> None:
+    q, k, v = inputs(4)
+    module = made("PathFeatures")
+    mask = DenseMask(~(PATHS == 4).any(-1))
+
+    def results(hidden: float) -> list[Tensor]:
+        attr = random(5, 3).index_fill(0, torch.tensor([4]), hidden).requires_grad_()
+        out = run(way, q, k, v, mask=mask, bias=module(attr, PATHS))
+        return [out, *torch.autograd.grad(out.pow(2).sum(), [q, k, v, attr, module.weight])]
+
+    for got, want in zip(results(torch.nan), results(0.0), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
 # --- errors
 
 INTS, Q = torch.zeros(3, dtype=torch.int64), torch.zeros(2, 2, 4, 8)
@@ -469,8 +530,22 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "T5, too few": (lambda: T5Bias(2, 2), ValueError, "num_buckets is 2; it must be at least 4"),
     "T5, too near": (lambda: T5Bias(2, 32, 8), ValueError, "max_distance is 8, but the first 8 distances"),
     "T5, a bool": (lambda: T5Bias(True), TypeError, "num_heads is True; give an integer"),
+    "T5, no flag": (
+        lambda: T5Bias(2, bidirectional="False"), TypeError, "bidirectional is 'False'; give True or False",
+    ),
     "T5, other heads": (on(T5Bias(8)), ValueError, "T5Bias was made for num_heads = 8, but q has 2 heads"),
-    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "bias is a EdgeFeatures"),
+    "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "a EdgeFeatures; call it on its data (edge_attr)"),
+    "path, uncalled": (on(ShortestPath(3, 2)), TypeError, "ShortestPath; call it on its data (distance, sizes)"),
+    "edge features, added uncalled": (
+        lambda: ALiBi(2) + EdgeFeatures(3, 2), TypeError,
+        "EdgeFeatures(3, 2) is none yet; call it on its data (edge_attr)",
+    ),
+    "edge types, uncalled in front": (
+        lambda: EdgeTypes(3, 2) + ALiBi(2), TypeError, "EdgeTypes(3, 2) is none yet; call it on its data (types)",
+    ),
+    "node types, uncalled in a sum of three": (
+        lambda: ALiBi(2) + RoPE(4) + NodeTypes(3, 2), TypeError, "is none yet; call it on its data (query_types, key",
+    ),
     "edge features, ints": (lambda: EdgeFeatures(3, 2)(INTS), TypeError, "edge_attr is [3] int64; give floats, [E, F]"),
     "edge features, width": (
         lambda: EdgeFeatures(3, 2)(torch.zeros(5, 4)), ValueError,
@@ -491,7 +566,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "edge types, negative": (lambda: EdgeTypes(3, 2)(torch.tensor([-1])), ValueError, "types holds -1 at [0]"),
     "edge types, floats": (lambda: EdgeTypes(3, 2)(torch.zeros(3)), TypeError, "types is [3] float32; give integers"),
     "edge types, bools": (lambda: EdgeTypes(3, 2)(INTS == 0), TypeError, "types is [3] bool; give integers"),
-    "edge types, a list": (lambda: EdgeTypes(3, 2)([0, 1]), TypeError, "types is a list; give integers from 0 to 2"),
+    "edge types, a list": (lambda: EdgeTypes(3, 2)([0, 1]), TypeError, "types is a list; give integers"),
     "edge types, two dimensions": (lambda: EdgeTypes(3, 2)(INTS[None]), ValueError, "types is [1, 3] int64"),
     "node types, too great": (
         lambda: NodeTypes(3, 2)(INTS, INTS + 3), ValueError, "key_types holds 3 at [0]; it must lie in 0..2",
@@ -534,6 +609,10 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "path features, no such edge": (
         lambda: PathFeatures(3, 2, 2)(torch.zeros(4, 3), PATHS), ValueError, "holds 4 at [2, 3, 1]; it must lie in -1",
+    ),
+    "path features, a gap": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS.flip(-1)), ValueError,
+        "paths holds an edge after -1 at [0, 1, 1]; paths are filled up at their end",
     ),
     "path features, too long": (
         lambda: PathFeatures(3, 1, 2)(torch.zeros(5, 3), PATHS), ValueError,

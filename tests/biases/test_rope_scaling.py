@@ -276,6 +276,13 @@ def test_a_scaling_of_ones_own() -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("scaling", [NTK(1e150), DynamicNTK(1e150, 1)])
+def test_a_base_beyond_all_numbers(scaling: RoPEScaling) -> None:
+    """1e200 * 1e150 ^ (8 / 6) is 1e400, but its powers from 0 to -3/4 are numbers."""
+    want = torch.tensor([1.0, 1e-100, 1e-200, 1e-300], dtype=torch.float64)
+    torch.testing.assert_close(rates(scaling, size=8, base=1e200, length=2), want, rtol=1e-10, atol=0)
+
+
 # --- errors and representations
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
@@ -297,6 +304,11 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: RoPE(8, scaling={"factor": 2.0}), TypeError, "scaling is {'factor': 2.0}; give a scaling object"),
     (lambda: RoPE(8, scaling=YaRN), TypeError, "give a scaling object such as YaRN"),
     (lambda: RoPE(8, base=1.0, scaling=YaRN(4.0, 8)), ValueError, "base is 1.0; YaRN asks how often"),
+    (lambda: RoPE(8, base=math.inf), ValueError, "base is inf; it must be positive and finite"),
+    (lambda: RoPE(8, base=math.nan), ValueError, "base is nan; it must be positive and finite"),
+    (lambda: RoPE(8, start=2**62), ValueError, "start is 4611686018427387904; it must be below"),
+    (lambda: RoPE(8, start=-(2**64)), ValueError, r"it must be below 2 \*\* 62 in absolute value"),
+    (lambda: DynamicNTK(2.0, 2**64), ValueError, "max_position is 18446744073709551616; it must be below"),
     (lambda: RoPE(8, scaling=Short()), ValueError, r"gives frequencies \[3\]; it must be \[4\]"),
 ]
 

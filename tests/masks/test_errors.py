@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from unified_attn import BigBird, Dilated, Documents, GlobalTokens, Longformer, Mask, attention
+from unified_attn import BigBird, Dilated, Documents, GlobalTokens, Longformer, Mask, Window, attention
 
 BOOLS = torch.ones(2, 5, dtype=torch.bool)
 
@@ -47,6 +47,15 @@ MADE = [
     (lambda: Dilated(1.0, 2), TypeError, "size is 1.0"),
     (lambda: Dilated(1, None), TypeError, "dilation is None"),
     (lambda: Dilated(-1, 2), ValueError, "size is -1"),
+    (lambda: Dilated(2**40, 2**40), ValueError, "is 1208925819614629174706176; it must be below 2 ** 62"),
+    (lambda: Dilated(0, 2**62), ValueError, "dilation is 4611686018427387904"),
+    (lambda: Dilated(2**62, 1), ValueError, "size is 4611686018427387904"),
+    (lambda: Longformer(2**64, [0]), ValueError, "window is 18446744073709551616; it must be below 2 ** 62"),
+    (lambda: Window(2**64, 0), ValueError, "left is 18446744073709551616; it must be below 2 ** 62, or None for no"),
+    (lambda: Window(0, 2**62), ValueError, "right is 4611686018427387904"),
+    (lambda: BigBird(2**64, 1, 3, 1, 0), ValueError, "it must be below 2 ** 62"),
+    (lambda: GlobalTokens(torch.tensor([0, 1], dtype=torch.uint8)), TypeError, "tokens is [2] uint8: numbers"),
+    (lambda: GlobalTokens(b"ab"), TypeError, "tokens is a bytes"),
     (lambda: Dilated(1, 0), ValueError, "dilation is 0; give a distance >= 1"),
 ]  # fmt: skip
 

@@ -100,6 +100,19 @@ def test_ids_are_copied() -> None:
     assert tokens.draw(3, 3) == "###\n#..\n#.."
 
 
+def test_ids_of_any_strides() -> None:
+    q = torch.randn(2, 1, 5, 4, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0], [1, 1]]).t()
+    got, want = (attention(q, q, q, mask=Documents(x), backend="csr") for x in (ids, ids.contiguous()))
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mask", [Window(2**62 - 1, 2**62 - 1), Longformer(2**62 - 1, []), Dilated(2**62 - 1, 1)])
+def test_the_greatest_reach_sees_everything(mask: Mask) -> None:
+    q = torch.randn(1, 1, 5, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(attention(q[:, :, 3:], q, q, mask=mask, backend="csr"), attention(q[:, :, 3:], q, q))
+
+
 def test_documents_from_offsets_and_lengths() -> None:
     assert Documents.from_lengths(LENGTHS).ids.tolist() == [0, 0, 1, 1, 1, 3, 3, 3, 3]
     assert Documents.from_cu_seqlens(torch.tensor([0, 2, 5, 5, 9], dtype=torch.int32)).ids.tolist() == [

@@ -34,6 +34,7 @@ from unified_attn import (
     NodeTypes,
     Padding,
     PairVectors,
+    PathFeatures,
     RelativeBias,
     RelativeVectors,
     RoPE,
@@ -136,6 +137,10 @@ BIASES: list[tuple[Any, dict[str, Any]]] = [
     (trained(T5Bias(2, num_buckets=8, max_distance=5, bidirectional=False)), {"relative": True}),
     (trained(NodeTypes(3, 2))(torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1, 1, 0, 2, 2])), {}),
     (trained(ShortestPath(2, 2))(torch.tensor([[0, 1, -1], [1, 0, 3], [-1, 2, 0]])), {"sizes": [(3, 3)]}),
+    (
+        trained(PathFeatures(2, 3, 2))(torch.randn(4, 2, generator=RANDOM), torch.tensor([[[0, 3], [1, -1]]] * 2)),
+        {"sizes": [(2, 2)]},
+    ),
     (LogPrior(torch.tensor([[0.5, 0.0, 1.0, 2.0, 0.25]])), {}),
     (LogPrior(torch.tensor([0.5, 0.0, 1.0, 2.0, 0.25, 1.0, 0.0])), {"mask": GRAPH}),
     (trained(EdgeTypes(3, 2))(torch.tensor([0, 1, 2, 2, 0, 1, 0])), {"mask": GRAPH}),
@@ -190,3 +195,32 @@ def test_back_ends_keep_the_laws(name: str) -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_back_ends_keep_the_laws_in_float32(name: str) -> None:
     check_backend(name, dtypes=[torch.float32])
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
+def test_laws_hold_where_there_is_nothing(sizes: tuple[int, int]) -> None:
+    for mask in (Causal(), Window(1, 1), Where(parity)):
+        check_mask(mask, sizes=[sizes])
+    check_bias(trained(T5Bias(2)), sizes=[sizes])
+    check_score(Dot(sink=torch.zeros(2)), sizes=[sizes])
+
+
+def test_sizes_that_are_none_are_refused() -> None:
+    for check, thing in ((check_mask, Causal()), (check_bias, ALiBi(2)), (check_score, Dot())):
+        with pytest.raises(ValueError, match="sizes holds -1; it must be at least 0"):
+            check(thing, sizes=[(-1, 2)])
+        with pytest.raises(ValueError, match="num_heads holds 0; it must be at least 1"):
+            check(thing, num_heads=0)
+        with pytest.raises(TypeError, match=r"sizes is .*; give an integer"):
+            check(thing, sizes=[(2, 1.5)])
+
+
+def test_random_numbers_go_on_as_if_nothing_was_checked() -> None:
+    torch.manual_seed(3)
+    want = torch.rand(4)
+    torch.manual_seed(3)
+    check_backend("sdpa", dtypes=[torch.float64], forward_only=True)
+    check_mask(Causal(), sizes=[(3, 3)])
+    check_bias(ALiBi(2), sizes=[(3, 3)])
+    check_score(Dot(), sizes=[(3, 3)])
+    assert torch.equal(torch.rand(4), want)

@@ -52,6 +52,7 @@ class Plan:
         self.shared = problem.relative and problem.dropout_p == 0.0
         self.strips = strips(problem, merged=self.shared)
         self.seed = problem.seed()
+        self.differentiates = torch.is_grad_enabled()  # asked here: inside of a Function it never is
         # Strips of several tiles hold a table that depends on j - i alone: the same for all of them.
         numbers: dict[object, int] = {}
         keys = [(strip.height, strip.width) if strip.tiles > 1 else n for n, strip in enumerate(self.strips)]
@@ -64,7 +65,7 @@ class Plan:
 
     def learned_tables(self) -> list[Tensor]:
         """One table a number, if they have gradients; else none: they are made where they are needed, and dropped."""
-        if not (torch.is_grad_enabled() and self.strips and _learns(self.table(self.strips[0]))):
+        if not (self.differentiates and self.strips and _learns(self.table(self.strips[0]))):
             return []
         places = dict(zip(self.numbers, self.strips, strict=True))
         tables = [self.table(places[number]) for number in range(len(places))]
@@ -77,7 +78,7 @@ class Plan:
             if learned:
                 made = number, learned[number]
             elif made[0] != number:
-                with torch.enable_grad():
+                with torch.set_grad_enabled(self.differentiates):
                     made = number, self.table(strip)
                 if _learns(made[1]):
                     raise ValueError(

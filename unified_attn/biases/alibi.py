@@ -40,7 +40,8 @@ class ALiBi(Bias):
             raise ValueError(f"num_heads is {num_heads}; it must be at least 1")
         self.num_heads = num_heads
         self._lower = 1 << (num_heads.bit_length() - 1)  # the greatest power of two that is not above
-        self.slopes = tuple(self._slope(torch.arange(num_heads)).tolist())
+        steps = [h + 1 if h < self._lower else h - self._lower + 0.5 for h in range(num_heads)]
+        self.slopes = tuple(2.0 ** (step * (-8.0 / self._lower)) for step in steps)
 
     def _slope(self, h: Tensor) -> Tensor:
         """Slopes of some heads, float64: in closed form, so that there is no table to be moved or rounded."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.pairs import Pairs, Shape, check_device, check_integers, check_number, describe, hold
+from unified_attn.pairs import Pairs, Shape, check_device, check_integers, check_number, describe, fits, hold
 from unified_attn.rows import coded, edge_ends
 
 
@@ -80,7 +80,7 @@ class EdgeBias(Bias):
 
     def check(self, shape: Shape) -> None:
         check_device("EdgeBias's values", self.values, shape)
-        if self.values.dim() == 2 and self.values.shape[1] not in (1, shape.num_heads):
+        if self.values.dim() == 2 and not fits(self.values.shape[1], shape.num_heads):
             raise ValueError(
                 f"EdgeBias's values are [E, H] = {list(self.values.shape)}, but q has {shape.num_heads} heads"
             )

@@ -5,19 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unified_attn._autocast import without_autocast
 from unified_attn.biases.base import widened
 from unified_attn.biases.edge import EdgeBias
-from unified_attn.biases.learned import check_size
+from unified_attn.biases.learned import Maker, check_size
 from unified_attn.pairs import check_floats, describe
 
 
-class EdgeFeatures(nn.Module):
+class EdgeFeatures(Maker):
     """Features of an edge, mapped to a value a head: calling it on them gives the bias to pass on.
 
         b_e = <weight_h, edge_attr_e>
 
     The weight starts at 0, so that an untrained bias changes nothing. There is no constant: it would be the same for
     all keys of a query, which a softmax does not see.
+
+    Computed in float32 (float64 for float64 features), under autocast too. Features that are not finite make NaN; those
+    of a hidden edge reach nothing, the weight's gradient included.
 
     Args:
         edge_dim: F.
@@ -58,7 +62,7 @@ class EdgeFeatures(nn.Module):
     def forward(self, edge_attr: Tensor) -> EdgeBias:
         """The bias of these edges: ``edge_attr`` is ``[E, F]`` in the caller's edge order."""
         values, weight = features(edge_attr, self.edge_dim, self.weight)
-        return EdgeBias(values @ weight.t())
+        return EdgeBias(product(values, weight))
 
     def __repr__(self) -> str:
         return f"EdgeFeatures({self.edge_dim}, {self.num_heads})"
@@ -80,3 +84,15 @@ def features(edge_attr: Tensor, edge_dim: int, weight: Tensor) -> tuple[Tensor, 
     if values.dtype != weight.dtype:
         raise ValueError(f"edge_attr is {edge_attr.dtype}, but the weight is {weight.dtype}; convert one of them")
     return values, weight
+
+
+def product(values: Tensor, weight: Tensor) -> Tensor:
+    """Features ``[E, F]`` times weights ``[..., F]``: ``[E, ...]``, NaN for an edge that has one which is not finite.
+
+    Such features are kept from the product itself: its gradient would multiply them even by the 0 of a hidden edge.
+    """
+    odd = ~values.isfinite().all(1, keepdim=True)
+    with without_autocast(values.device):
+        flat = values.masked_fill(odd, 0.0) @ weight.flatten(0, -2).t()
+    products: Tensor = flat.masked_fill(odd, torch.nan).unflatten(1, weight.shape[:-1])
+    return products

@@ -88,7 +88,8 @@ class EdgeProjection(Bias):
             if weight is None or dim is None:
                 continue
             check_device(f"EdgeProjection's {name}", weight, shape)
-            if tuple(weight.shape[:-1]) not in ((shape.num_kv_heads, dim), (shape.num_kv_heads * dim,)):
+            wanted = [shape.num_kv_heads, dim] if weight.dim() == 3 else [shape.num_kv_heads * dim]
+            if list(weight.shape[:-1]) != wanted:
                 raise ValueError(
                     f"EdgeProjection's {name} has shape {list(weight.shape)}, but k and v ask for [Hkv * {letter}, F] "
                     f"= [{shape.num_kv_heads * dim}, {self.edge_attr.shape[1]}] or [Hkv, {letter}, F] = "

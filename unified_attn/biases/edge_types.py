@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from unified_attn.biases.base import widened
 from unified_attn.biases.edge import EdgeBias
-from unified_attn.biases.learned import check_size, codes_within
+from unified_attn.biases.learned import Maker, check_size, codes_within
 from unified_attn.pairs import describe
 
 
-class EdgeTypes(nn.Module):
+class EdgeTypes(Maker):
     """A learned value for each type of edge and head: calling it on the types gives the bias to pass on.
 
         b_e = weight[types_e, h]

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import inspect
+from typing import NoReturn
 
-from unified_attn.pairs import Shape, check_count, check_device, check_integers
+import torch
+from torch import Tensor, nn
+
+from unified_attn.pairs import Shape, check_count, check_device, check_integers, fits
+
+
+class Maker(nn.Module):
+    """What gives a bias when it is called on data; it is none itself, and says so where it is taken for one."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do with it, for an error message."""
+        data = ", ".join(inspect.signature(self.forward).parameters)
+        return f"call it on its data ({data}): what that gives is the Bias"
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError(f"+ joins biases, and {self!r} is none yet; {self.remedy}")
+
+    __radd__ = __add__
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
@@ -24,7 +42,7 @@ def check_heads(name: str, num_heads: int, weight: Tensor, shape: Shape) -> None
 
 def serves(codes: Tensor, shape: Shape) -> bool:
     """Whether codes are there for each sequence of a batch, or for all alike."""
-    return bool(codes.shape[0] == 1 or codes.shape[0] == shape.batch)  # not `in`: compilers keep sizes open
+    return fits(codes.shape[0], shape.batch)
 
 
 def check_pair_codes(name: str, what: str, codes: Tensor, shape: Shape) -> None:
@@ -45,7 +63,7 @@ def codes_within(name: str, codes: Tensor, low: int, high: int) -> Tensor:
         TypeError: If they are no integers.
         ValueError: If one is below ``low`` or above ``high``; names it and its place.
     """
-    check_integers(name, codes, f"give integers from {low} to {high}")
+    check_integers(name, codes, "give integers")  # no number in it: a compiler would take that for a constant
     checked: Tensor = _codes_within(codes, low, high, name)
     return checked
 

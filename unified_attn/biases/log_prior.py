@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unified_attn.biases.base import Bias, widened
 from unified_attn.biases.edge import check_edge_tied
-from unified_attn.pairs import Pairs, Shape, check_broadcast, check_device, check_floats, hold
+from unified_attn.pairs import Pairs, Shape, check_broadcast, check_device, check_floats, fits, hold
 
 
 class LogPrior(Bias):
@@ -56,7 +56,7 @@ class LogPrior(Bias):
             check_broadcast("LogPrior's prior", self.prior, shape)
         else:
             check_edge_tied("LogPrior's values", self.prior.shape[0], shape)
-            if self.prior.dim() == 2 and self.prior.shape[1] not in (1, shape.num_heads):
+            if self.prior.dim() == 2 and not fits(self.prior.shape[1], shape.num_heads):
                 raise ValueError(
                     f"LogPrior's prior is [E, H] = {list(self.prior.shape)}, but q has {shape.num_heads} heads"
                 )

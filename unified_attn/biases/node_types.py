@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.biases.learned import at_batch, check_heads, check_size, codes_within, serves
+from unified_attn.biases.learned import Maker, at_batch, check_heads, check_size, codes_within, serves
 from unified_attn.pairs import Shape, check_device, describe, hold
 
 
-class NodeTypes(nn.Module):
+class NodeTypes(Maker):
     """A learned value for each type of query, type of key and head: calling it on the types gives the bias to pass on.
 
         b_ij = weight[h, query_types_i, key_types_j]

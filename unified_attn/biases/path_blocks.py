@@ -72,6 +72,7 @@ def flattened(blocks: object) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("unified_attn::block_rows", mutates_args=())
 def _block_rows(sizes: Tensor, num_codes: int, num_nodes: int) -> tuple[Tensor, Tensor]:
     """For each node the first node of its graph, which names the graph, and the place of its row among the codes."""
+    sizes = sizes.long()
     nodes, codes = int(sizes.sum()), int((sizes * sizes).sum())
     if nodes != num_nodes:
         raise ValueError(f"ShortestPath's blocks have {nodes} nodes in all, but q and k have {num_nodes} rows")
@@ -85,4 +86,5 @@ def _block_rows(sizes: Tensor, num_codes: int, num_nodes: int) -> tuple[Tensor, 
 
 @_block_rows.register_fake
 def _(sizes: Tensor, num_codes: int, num_nodes: int) -> tuple[Tensor, Tensor]:
-    return sizes.new_empty(num_nodes), sizes.new_empty(num_nodes)
+    first, place = (sizes.new_empty(num_nodes, dtype=torch.int64) for _ in range(2))
+    return first, place

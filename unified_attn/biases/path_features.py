@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unified_attn.biases.base import Bias
-from unified_attn.biases.edge_features import features
-from unified_attn.biases.learned import at_batch, check_pair_codes, check_size, codes_within
+from unified_attn.biases.base import Bias, widened
+from unified_attn.biases.edge_features import features, product
+from unified_attn.biases.learned import Maker, at_batch, check_pair_codes, check_size, codes_within
 from unified_attn.pairs import Shape, check_device, describe, hold
 
 
-class PathFeatures(nn.Module):
+class PathFeatures(Maker):
     """Features of the edges along a shortest path, averaged: calling it on them gives the bias to pass on.
 
         b_ij = 1 / L * sum_{n < L} <weight[n, h], edge_attr[e_n]>,     e_0, ..., e_{L-1} the path from i to j
@@ -29,8 +29,8 @@ class PathFeatures(nn.Module):
 
     Raises:
         TypeError: If a size is no integer, edge features are no floats or paths no integers.
-        ValueError: If a size is below 1, a shape is wrong, a path longer than ``max_length`` or an edge not in
-            -1..E-1, or, in a call of the operator, if they do not fit q and k.
+        ValueError: If a size is below 1, a shape is wrong, a path longer than ``max_length``, with a gap or with
+            an edge not in -1..E-1, or, in a call of the operator, if they do not fit q and k.
 
     Cost: O(E L Hq) for the products, which are made once an edge and place, and O(pairs Hq) a place on the path.
 
@@ -84,8 +84,8 @@ class PathFeatures(nn.Module):
             )
         if edges.shape[-1] == 0:  # no path has an edge: one place that none of them reaches
             edges = nn.functional.pad(edges, (0, 1), value=-1)
-        products = torch.einsum("ef,nhf->enh", values, weight[: edges.shape[-1]])
-        return PathFeatureBias(products, edges if edges.dim() == 4 else edges[None])
+        products, lengths = product(values, weight[: edges.shape[-1]]), _lengths(edges)
+        return PathFeatureBias(products, *(x if edges.dim() == 4 else x[None] for x in (edges, lengths)))
 
     def __repr__(self) -> str:
         return f"PathFeatures({self.edge_dim}, max_length={self.max_length}, num_heads={self.num_heads})"
@@ -97,26 +97,28 @@ class PathFeatureBias(Bias):
     Args:
         products: ``[E, L, Hq]``, what an edge brings at a place of a path.
         paths: ``[1 | B, Nq, Nk, L]``, in -1..E-1.
+        lengths: ``[1 | B, Nq, Nk]``, how many edges each path has.
     """
 
     products: Tensor
     paths: Tensor
+    lengths: Tensor
     space = "row"
 
-    def __init__(self, products: Tensor, paths: Tensor) -> None:
+    def __init__(self, products: Tensor, paths: Tensor, lengths: Tensor) -> None:
         super().__init__()
         hold(self, "products", products)
         hold(self, "paths", paths)
+        hold(self, "lengths", lengths)
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
         # A row of zeros after the last edge, which -1 picks.
-        products = torch.cat([self.products, self.products.new_zeros(1, *self.products.shape[1:])])
-        total = count = torch.zeros((), dtype=products.dtype, device=products.device)
+        products = widened(self.products)
+        products = torch.cat([products, products.new_zeros(1, *products.shape[1:])])
+        total = torch.zeros((), dtype=products.dtype, device=products.device)
         for place in range(self.paths.shape[-1]):
-            edges = at_batch(self.paths, b, i, j, place)
-            total = total + products[edges, place, h]
-            count = count + (edges >= 0)
-        return total / count.clamp(min=1.0)
+            total = total + products[at_batch(self.paths, b, i, j, place), place, h]
+        return total / at_batch(self.lengths, b, i, j).clamp(min=1)
 
     def check(self, shape: Shape) -> None:
         check_device("PathFeatures's weight", self.products, shape)
@@ -128,3 +130,22 @@ class PathFeatureBias(Bias):
 
     def __repr__(self) -> str:
         return f"PathFeatures({list(self.products.shape)}, {list(self.paths.shape)})"
+
+
+@torch.library.custom_op("unified_attn::path_lengths", mutates_args=())
+def _lengths(paths: Tensor) -> Tensor:
+    """Edges of each path: ``[..., L]`` to ``[...]`` int64.
+
+    Raises:
+        ValueError: If an edge comes after a -1; names its place.
+    """
+    gaps = (paths[..., 1:] >= 0) & (paths[..., :-1] < 0)
+    if bool(gaps.any()):
+        *pair, place = gaps.nonzero()[0].tolist()
+        raise ValueError(f"paths holds an edge after -1 at {[*pair, place + 1]}; paths are filled up at their end")
+    return (paths >= 0).sum(-1)
+
+
+@_lengths.register_fake
+def _(paths: Tensor) -> Tensor:
+    return paths.new_empty(paths.shape[:-1], dtype=torch.int64)

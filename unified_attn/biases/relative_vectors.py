@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases.base import Bias
-from unified_attn.pairs import Pairs, Shape, check_count, check_device
+from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_flag
 from unified_attn.vectors import Looked, Vectors
 
 
@@ -59,8 +59,7 @@ class RelativeVectors(Bias):
             if size < 0:
                 raise ValueError(f"{name} is {size}; it must not be negative")
         for name, part in (("key", key), ("value", value)):
-            if not isinstance(part, bool):
-                raise TypeError(f"{name} is {part!r}; give True or False, whether that side gets vectors")
+            check_flag(name, part, "whether that side gets vectors")
         if not key and not value:
             raise ValueError("RelativeVectors needs key, value or both")
         if value_dim is not None and not value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from unified_attn.biases.base import Bias
 from unified_attn.biases.rope_scaling import RoPEScaling, check_scaling
-from unified_attn.pairs import Shape, check_count, check_number
+from unified_attn.pairs import Shape, check_count, check_far, check_number
 
 
 class RoPE(Bias):
@@ -69,8 +70,9 @@ class RoPE(Bias):
             raise ValueError(f"rotary_dim is {dims}, more than head_dim = {head_dim}")
         if layout not in ("half", "interleaved"):
             raise ValueError(f"layout is {layout!r}; choose 'half' or 'interleaved', as the weights were trained")
-        if not base > 0:
-            raise ValueError(f"base is {base}; it must be positive")
+        if not 0 < base < math.inf:
+            raise ValueError(f"base is {base}; it must be positive and finite")
+        check_far("start", abs(start), " in absolute value")
         self.head_dim = head_dim
         self.base = base
         self.layout = layout

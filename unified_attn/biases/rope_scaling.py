@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from unified_attn.pairs import check_count, check_number
+from unified_attn.pairs import check_count, check_far, check_number
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class NTK(RoPEScaling):
         _check_factor(self.factor)
 
     def frequencies(self, size: int, base: float, length: Tensor) -> Tensor:
-        grown: float = base * self.factor ** _stretch(size)
-        return grown ** -_exponents(size, length)
+        exponents = _exponents(size, length)  # of base and factor apart: their product may be too great for a number
+        return base**-exponents * self.factor ** -(_stretch(size) * exponents)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class DynamicNTK(RoPEScaling):
 
     def frequencies(self, size: int, base: float, length: Tensor) -> Tensor:
         ratio = length.clamp(min=self.max_position).double() / self.max_position
-        grown = base * (self.factor * ratio - (self.factor - 1.0)) ** _stretch(size)
-        return torch.pow(grown, -_exponents(size, length))
+        exponents = _exponents(size, length)
+        return base**-exponents * (self.factor * ratio - (self.factor - 1.0)) ** -(_stretch(size) * exponents)
 
 
 @dataclass(frozen=True)
@@ -304,6 +304,7 @@ def _check_max_position(max_position: object) -> None:
     check_count("max_position", max_position, "give the length that the model was trained for")
     if max_position < 1:  # type: ignore[operator]
         raise ValueError(f"max_position is {max_position}; it must be at least 1")
+    check_far("max_position", max_position, "")  # type: ignore[arg-type]  # just checked
 
 
 def _check_positive(name: str, value: object) -> None:

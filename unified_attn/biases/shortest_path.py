@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from unified_attn.biases.base import Bias, widened
-from unified_attn.biases.learned import at_batch, check_heads, check_pair_codes, check_size, codes_within
+from unified_attn.biases.learned import Maker, at_batch, check_heads, check_pair_codes, check_size, codes_within
 from unified_attn.biases.path_blocks import PathBlockBias, flattened
 from unified_attn.pairs import Shape, check_integers, describe, hold
 
 
-class ShortestPath(nn.Module):
+class ShortestPath(Maker):
     """A learned value for each length of a shortest path: calling it on the lengths gives the bias to pass on.
 
         b_ij = weight[min(distance_ij, max_distance), h]          weight[max_distance + 1, h] where there is no path

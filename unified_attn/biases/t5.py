@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unified_attn.biases.base import Bias, widened
 from unified_attn.biases.learned import check_heads, check_size
-from unified_attn.pairs import Shape
+from unified_attn.pairs import Shape, check_flag
 
 
 class T5Bias(Bias):
@@ -29,7 +29,7 @@ class T5Bias(Bias):
             it loads as it is.
 
     Raises:
-        TypeError: If a size is no integer.
+        TypeError: If a size is no integer, or ``bidirectional`` neither True nor False.
         ValueError: If a size is out of range, or, in a call, heads or device differ.
 
     Reference: Raffel et al., 2020, arXiv 1910.10683, Section 2.1; buckets of the authors' code.
@@ -49,6 +49,7 @@ class T5Bias(Bias):
         self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
         super().__init__()
+        check_flag("bidirectional", bidirectional, "whether direction counts")
         check_size("num_heads", num_heads)
         check_size("num_buckets", num_buckets, least=4 if bidirectional else 2)
         check_size("max_distance", max_distance)

@@ -146,12 +146,15 @@ def _check(
 def _check_vectors(side: str, vectors: Operands, nodes: Tensor, pairs: int, query: Tensor) -> None:
     heads, size = nodes.shape[1], nodes.shape[3]
     rows, code, features, weight = vectors.rows, vectors.code, vectors.features, vectors.weight
-    if rows is not None and (rows.dim() != 3 or rows.shape[1] not in (1, heads) or rows.shape[2] != size):
+    if rows is not None and (
+        rows.dim() != 3 or (rows.shape[1] != 1 and rows.shape[1] != heads) or rows.shape[2] != size
+    ):
         raise ValueError(f"{side} vectors must be [R, 1 or {heads}, {size}], got {tuple(rows.shape)}")
     if rows is not None and code is None and rows.shape[0] != pairs:
         raise ValueError(f"{side} vectors without code must be one a pair, {pairs}, got {rows.shape[0]}")
-    if code is not None and (rows is None or code.dim() != 2 or code.shape[0] not in (1, query.shape[0])):
-        raise ValueError(f"{side} code must be [1 or {query.shape[0]}, E], and with rows, got {tuple(code.shape)}")
+    batch = query.shape[0]
+    if code is not None and (rows is None or code.dim() != 2 or (code.shape[0] != 1 and code.shape[0] != batch)):
+        raise ValueError(f"{side} code must be [1 or {batch}, E], and with rows, got {tuple(code.shape)}")
     if (features is None) != (weight is None):
         raise ValueError(f"{side} features and their weight must be given together")
     if features is not None and weight is not None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unified_attn.dropout import HEAD_STEP, PAIR_STEP, mix, signed
 from unified_attn.masks.base import Candidates, Mask
-from unified_attn.pairs import Shape, check_count
+from unified_attn.pairs import Shape, check_count, check_far
 from unified_attn.rows import KEPT, Listing, RowList, list_runs, recent
 
 
@@ -83,6 +83,8 @@ class BigBird(Mask):
             raise ValueError(
                 f"window_blocks is {window_blocks}; it counts the row's own block and as many on either side: odd"
             )
+        blocks = global_blocks + window_blocks + random_blocks
+        check_far("block_size * (global_blocks + window_blocks + random_blocks)", block_size * blocks, "")
         if seed >= 2**63:
             raise ValueError(f"seed is {seed}; it must be below 2 ** 63")
         self.block_size = block_size

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.masks.base import Candidates, Mask, Reach
-from unified_attn.pairs import Shape, check_count
+from unified_attn.pairs import Shape, check_count, check_far
 from unified_attn.rows import KEPT, Listing, RowList, list_runs, recent
 
 
@@ -23,7 +23,7 @@ class Dilated(Mask):
 
     Raises:
         TypeError: If an argument is no int.
-        ValueError: If ``size`` is negative or ``dilation`` below 1.
+        ValueError: If ``size`` is negative, ``dilation`` below 1, or their product 2 ** 62 or more.
 
     Cost: lists (2 size + 1) N pairs, where positions are the default ones.
 
@@ -51,6 +51,9 @@ class Dilated(Mask):
             raise ValueError(f"size is {size}; give a number of tokens on each side, >= 0")
         if dilation < 1:
             raise ValueError(f"dilation is {dilation}; give a distance >= 1 (1 leaves no gaps)")
+        check_far("size", size, "")
+        check_far("dilation", dilation, "")
+        check_far("size * dilation", size * dilation, "")
         self.size = size
         self.dilation = dilation
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.masks.base import Candidates, Keeper
-from unified_attn.pairs import Pairs, Shape, check_device, check_integers, describe, hold
+from unified_attn.pairs import Pairs, Shape, check_device, check_integers, describe, fits, hold
 from unified_attn.rows import Listing, list_runs, pairs_of_values, recent, union
 
 
@@ -54,7 +54,7 @@ class Documents(Keeper):
         check_integers("ids", ids, "give the document of each token as integers, [N] or [B, N]")
         if ids.dim() not in (1, 2):
             raise ValueError(f"ids has shape {list(ids.shape)}; it must be [N] or [B, N]")
-        hold(self, "ids", ids.to(torch.int64, copy=True))
+        hold(self, "ids", ids.to(torch.int64, copy=True, memory_format=torch.contiguous_format))
 
     @classmethod
     def from_lengths(cls, lengths: Tensor) -> Documents:
@@ -110,8 +110,7 @@ class Documents(Keeper):
     def check(self, shape: Shape) -> None:
         check_device("Documents' ids", self.ids, shape)
         batch = self.ids.shape[0] if self.ids.dim() == 2 else 1
-        # one by one: a compiler looks for a size in a tuple by identity
-        if self.ids.shape[-1] != shape.num_keys or (batch != 1 and batch != shape.batch):
+        if self.ids.shape[-1] != shape.num_keys or not fits(batch, shape.batch):
             raise ValueError(
                 f"Documents' ids have shape {list(self.ids.shape)}, but k asks for [{shape.num_keys}] or "
                 f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.masks.base import Candidates, Keeper
-from unified_attn.pairs import Pairs, Shape, check_count, check_device, describe, hold
+from unified_attn.pairs import Pairs, Shape, check_count, check_device, describe, fits, hold
 from unified_attn.rows import KEPT, Band, Listing, RowList, list_runs, pairs_of_values, recent
 
 
@@ -24,7 +24,7 @@ class GlobalTokens(Keeper):
             a copy is taken).
 
     Raises:
-        TypeError: If ``tokens`` are neither.
+        TypeError: If ``tokens`` are neither, or uint8, which may be meant as either.
         ValueError: If a number is negative, a tensor has other dimensions, or, in a call, a number is no token of k,
             a bool tensor is not ``[B, Nk]``, or there are more queries than tokens.
 
@@ -65,12 +65,17 @@ class GlobalTokens(Keeper):
                 )
             flags = tokens.clone()
         elif isinstance(tokens, Tensor):
+            if tokens.dtype == torch.uint8:
+                raise TypeError(
+                    f"tokens is {describe(tokens)}: numbers of tokens, or flags? Write tokens.long() for numbers, "
+                    f"tokens.bool() for flags [B, N]"
+                )
             if tokens.is_floating_point() or tokens.is_complex():
                 raise TypeError(f"tokens is {describe(tokens)}; {remedy}")
             if tokens.dim() != 1:
                 raise ValueError(f"tokens has shape {list(tokens.shape)}; numbers of tokens must be [G]")
             numbers = tokens.tolist()
-        elif isinstance(tokens, Sequence) and not isinstance(tokens, str):
+        elif isinstance(tokens, Sequence) and not isinstance(tokens, (str, bytes, bytearray)):
             for token in tokens:
                 check_count("a global token", token, remedy)
             numbers = list(tokens)
@@ -108,8 +113,8 @@ class GlobalTokens(Keeper):
     def check(self, shape: Shape) -> None:
         if self.flags is not None:
             check_device("GlobalTokens' tokens", self.flags, shape)
-            batch, tokens = self.flags.shape  # one by one: a compiler looks for a size in a tuple by identity
-            if tokens != shape.num_keys or (batch != 1 and batch != shape.batch):
+            batch, tokens = self.flags.shape
+            if tokens != shape.num_keys or not fits(batch, shape.batch):
                 raise ValueError(
                     f"GlobalTokens' tokens have shape {list(self.flags.shape)}, but k asks for "
                     f"[B, Nk] = [{shape.batch}, {shape.num_keys}]"

@@ -243,7 +243,8 @@ class EdgeMask(Mask):
         check_device("edge_mask", self.edge_mask, shape)
         if shape.num_edges is None:
             raise ValueError("edge_mask is tied to the edges of one graph, but the mask around it is a set of pairs")
-        if self.edge_mask.shape[0] != shape.num_edges or self.edge_mask.shape[1:] not in ((), (shape.num_heads,)):
+        heads = self.edge_mask.shape[1] if self.edge_mask.dim() == 2 else shape.num_heads
+        if self.edge_mask.shape[0] != shape.num_edges or heads != shape.num_heads:
             raise ValueError(
                 f"edge_mask has shape {list(self.edge_mask.shape)}; the graph asks for [E] = [{shape.num_edges}] "
                 f"or [E, Hq] = [{shape.num_edges}, {shape.num_heads}]"

@@ -9,7 +9,7 @@ from torch import Tensor
 from unified_attn.masks.base import Candidates, Mask
 from unified_attn.masks.global_tokens import GlobalTokens
 from unified_attn.masks.window import Window
-from unified_attn.pairs import Pairs, Shape, check_count
+from unified_attn.pairs import Pairs, Shape, check_count, check_far
 from unified_attn.rows import Band
 
 
@@ -26,7 +26,7 @@ class Longformer(Mask):
 
     Raises:
         TypeError: If an argument is of another kind.
-        ValueError: If ``window`` is negative; else as :class:`GlobalTokens`.
+        ValueError: If ``window`` is negative, or 2 ** 62 or more; else as :class:`GlobalTokens`.
 
     Cost: lists (2 window + 1 + 2 G) N pairs at most, where positions are the default ones.
 
@@ -53,6 +53,7 @@ class Longformer(Mask):
         check_count("window", window, "give a number of tokens on each side")
         if window < 0:
             raise ValueError(f"window is {window}; give a number of tokens on each side, >= 0")
+        check_far("window", window, "")
         self.window = window
         self.global_tokens = GlobalTokens(global_tokens)
         self._rule = Window(window, window) | self.global_tokens

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.masks.base import Mask, Prefix
-from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_integers, describe
+from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_integers, describe, fits
 
 
 class Padding(Mask):
@@ -98,8 +98,8 @@ class Padding(Mask):
             if tensor is None:
                 continue
             check_device(f"Padding's {name}", tensor, shape)
-            batch, tokens = tensor.shape  # one by one: a compiler looks for a size in a tuple by identity
-            if tokens != size or (batch != 1 and batch != shape.batch):
+            batch, tokens = tensor.shape
+            if tokens != size or not fits(batch, shape.batch):
                 side = "Nk" if name == "keep" else "Nq"
                 raise ValueError(
                     f"Padding's {name} has shape {list(tensor.shape)}, but q and k ask for "

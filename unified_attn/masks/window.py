@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from unified_attn.masks.base import Mask, Reach
+from unified_attn.pairs import check_far
 
 
 class Window(Mask):
@@ -15,7 +16,7 @@ class Window(Mask):
         right: Keys after its own; None = all.
 
     Raises:
-        ValueError: If a side is negative.
+        ValueError: If a side is negative, or 2 ** 62 or more.
         TypeError: If a side is neither int nor None.
 
     Reference: Beltagy et al., Longformer, 2020, arXiv 2004.05150, section 3.1 (symmetric); Jiang et al., Mistral 7B,
@@ -43,6 +44,7 @@ class Window(Mask):
                 raise TypeError(f"{name} is {side!r}; give a number of keys, or None for no limit")
             if side < 0:
                 raise ValueError(f"{name} is {side}; give a number of keys >= 0, or None for no limit")
+            check_far(name, side, ", or None for no limit")
         self.left = left
         self.right = right
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from unified_attn import explain
 from unified_attn.backends import BACKENDS, find
 from unified_attn.masks import Mask
-from unified_attn.pairs import Pairs, Shape
+from unified_attn.pairs import Pairs, Shape, check_count
 from unified_attn.rows import PairList
 from unified_attn.testing.formula import all_pairs
 
@@ -62,7 +62,18 @@ class Call:
 def call(
     mask: Mask, num_queries: int, num_keys: int, batch: int, num_heads: int, head_dim: int = 4, shift: int = 0
 ) -> Call:
-    """A call of these sizes."""
+    """A call of these sizes.
+
+    Raises:
+        TypeError: If a size is no integer.
+        ValueError: If it is negative, or there is no batch or head.
+    """
+    for name, size, least in (
+        ("sizes", num_queries, 0), ("sizes", num_keys, 0), ("batch", batch, 1), ("num_heads", num_heads, 1),
+    ):  # fmt: skip
+        check_count(name, size, "give an integer")
+        if size < least:
+            raise ValueError(f"{name} holds {size}; it must be at least {least}")
     offset = 0 if mask.counts_from_zero else num_keys - num_queries
     graph = mask.graph
     shape = Shape(

@@ -168,7 +168,11 @@ def path_features_summed_rather_than_averaged(patch: pytest.MonkeyPatch) -> None
 
 @fault
 def path_features_of_the_path_back(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PathFeatures, "forward", lambda make: lambda self, attr, paths: make(self, attr, paths.flip(-1)))
+    def back(paths: Tensor) -> Tensor:
+        place = (paths >= 0).sum(-1, keepdim=True) - 1 - torch.arange(paths.shape[-1])
+        return torch.where(place >= 0, paths.gather(-1, place.clamp(min=0)), -1)
+
+    change(patch, PathFeatures, "forward", lambda make: lambda self, attr, paths: make(self, attr, back(paths)))
 
 
 @fault
