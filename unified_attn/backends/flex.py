@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, dot_reasons
+from unified_attn.backends.tiled import tame
 from unified_attn.biases import Bias, DenseBias, NoBias
 from unified_attn.pairs import Pairs
-from unified_attn.problem import Problem
-from unified_attn.tiles import Tile
+from unified_attn.problem import Problem, silence
+from unified_attn.tiles import Tile, strips
 
 
 class Flex(Backend):
-    """``torch.nn.attention.flex_attention`` without compilation: the forward pass alone, on CPU.
+    """``torch.nn.attention.flex_attention``: the forward pass alone, on CPU.
 
-    Rules are asked for one pair at a time, under ``vmap``; a bias held as a table is looked up. Uncompiled as here,
-    torch forms the logits: it is a check of rules against another implementation, and never chosen by itself.
+    Rules are asked for one pair at a time; torch compiles them with its kernel, once for all lengths, and computes the
+    blocks of 128 x 128 pairs that hold a visible one. The first call of a kind of mask, bias and score, with its number
+    of heads and sizes of a head, takes 10 to 40 seconds, and a second length may take as long again.
+
+    Uncompiled, torch forms all logits. So are run:
+
+    - below 128 queries or keys, where a compilation would cost more than it saves;
+    - a call that asks for the lse, or whose score has a sink, and float64: torch compiles neither on CPU.
+
+    A check of rules against another implementation, and never chosen by itself.
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
@@ -34,49 +42,56 @@ class Flex(Backend):
         elif not reasons and torch.is_grad_enabled() and _learns(problem):
             reasons.append("gradients are asked for (q, k, v or bias), and flex_attention has none on CPU")
         if torch.compiler.is_compiling():
-            reasons.append("the rules are made anew in each call, and would be compiled anew")
+            reasons.append("the rules are compiled apart, once for all lengths, and not inside of other compiled code")
         return reasons
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+        from unified_attn.kernels.flex_compiled import compiled, uncompiled
 
-        low = problem.dense()
-        shape = problem.shape
-        asked = replace(problem, bias=_by_pair(problem))
+        with torch.no_grad():
+            _first_value(problem)  # what is wrong with a rule is said before a compiler says it
+            q, k, v = _cleaned(problem)
+            asked = replace(problem, bias=_by_pair(problem))
+            shape = problem.shape
+            if min(shape.num_queries, shape.num_keys) < SMALL or problem.needs_lse or problem.dtype == torch.float64:
+                return uncompiled(asked, q, k, v)
+            return compiled(asked, q, k, v), None
 
-        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            score = problem.score.finish(score)
-            add = asked.added_by_bias(Point.of(asked, b, h, i, j))
-            return score if add is None else score + add
 
-        def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return asked.mask.on(Point.of(asked, b, h, i, j))
+SMALL = 128
+"""Queries or keys below which nothing is compiled."""
 
-        block_mask = None
-        if not problem.hides_nothing:
-            sizes = shape.batch, shape.num_heads, shape.num_queries, shape.num_keys
-            block_mask = create_block_mask(mask_mod, *sizes, device=str(shape.device))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-            out, aux = flex_attention(
-                low.q.detach().contiguous(),
-                low.k.detach().contiguous(),
-                low.v.detach().contiguous(),
-                score_mod=score_mod,
-                block_mask=block_mask,
-                scale=problem.scale,
-                enable_gqa=shape.num_heads != shape.num_kv_heads,
-                return_aux=AuxRequest(lse=True),
-            )
-        return out, aux.lse
+
+def _cleaned(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, turned; rows that take part in no visible pair zeroed, unless they can do no harm."""
+    q, k, v = problem.turned()
+    if all(tame(x) for x in (q, k, v)):
+        return q, k, v
+    shape = problem.shape
+    queries, keys = (
+        torch.zeros(shape.batch, shape.num_heads, size, dtype=torch.bool) for size in (shape.num_queries, shape.num_keys)
+    )
+    for strip in strips(problem, merged=False):
+        add = problem.added(strip.tile(problem))
+        visible = torch.ones(1, 1, 1, 1, dtype=torch.bool) if add is None else add != -torch.inf
+        visible = visible.expand(-1, -1, strip.height, strip.width)
+        queries[:, :, strip.rows] |= visible.any(3)
+        seen = torch.arange(strip.keys.start, strip.keys.stop) if isinstance(strip.keys, range) else strip.keys
+        keys[:, :, seen] |= visible.any(2)
+    return silence(q, k, v, queries, keys)
+
+
+def _first_value(problem: Problem) -> Tensor | None:
+    """What is added to the logit of the first pair."""
+    first = torch.zeros(1, dtype=torch.int64, device=problem.q.device)
+    return problem.added(Tile(problem.shape, problem.q_positions, problem.k_positions, rows=first, columns=first))
 
 
 def _learns(problem: Problem) -> bool:
     """Whether q, k, v or anything in the bias asks for a gradient."""
     if any(x.requires_grad for x in (problem.q, problem.k, problem.v, *problem.bias.parameters())):
         return True
-    first = torch.zeros(1, dtype=torch.int64, device=problem.q.device)
-    add = problem.added(Tile(problem.shape, problem.q_positions, problem.k_positions, rows=first, columns=first))
+    add = _first_value(problem)
     return add is not None and add.requires_grad  # a tensor that a rule captured
 
 
@@ -88,50 +103,3 @@ def _by_pair(problem: Problem) -> Bias:
         table = None if type(term).on is Bias.on else term.on(pairs)
         bias = bias + (term if table is None else DenseBias(table))
     return bias
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Point(Pairs):
-    """One pair: index tensors without dimensions."""
-
-    at: tuple[Tensor, Tensor, Tensor, Tensor]
-
-    @classmethod
-    def of(cls, problem: Problem, *at: Tensor) -> Point:
-        """The pair of batch entry, head, query and key."""
-        b, h, i, j = at
-        return cls(problem.shape, problem.q_positions, problem.k_positions, at=(b, h, i, j))
-
-    @property
-    def is_dense(self) -> bool:
-        return False
-
-    @property
-    def batch(self) -> Tensor:
-        return self.at[0]
-
-    @property
-    def head(self) -> Tensor:
-        return self.at[1]
-
-    @property
-    def query(self) -> Tensor:
-        return self.at[2]
-
-    @property
-    def key(self) -> Tensor:
-        return self.at[3]
-
-    @property
-    def query_position(self) -> Tensor:
-        return self.gather(self.q_positions[:, None, :, None])
-
-    @property
-    def key_position(self) -> Tensor:
-        return self.gather(self.k_positions[:, None, None, :])
-
-    def gather(self, table: Tensor) -> Tensor:
-        table = table.reshape(*[1] * (4 - table.dim()), *table.shape)
-        return table[
-            tuple(n if size != 1 else torch.zeros_like(n) for n, size in zip(self.at, table.shape, strict=True))
-        ]
