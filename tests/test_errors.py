@@ -664,7 +664,7 @@ def test_a_wrong_input_raises_and_says_what_to_do(
 CANNOT: dict[str, tuple[str, dict[str, Any], str]] = {
     "csr, no list": (
         "csr", {"mask": Causal()},
-        "the mask Causal() names no list of pairs (a Graph or a Window with two sides does)",
+        "the mask Causal() names no list of pairs (a graph, a window with two sides, documents do)",
     ),
     "scatter, no mask": ("scatter", {}, "the mask Full() names no list of pairs"),
     "csr, half a window": (

@@ -66,13 +66,19 @@ def order(problem: Problem) -> tuple[list[str], str]:
     shape, listed = problem.shape, problem.candidates is not None
     every = shape.num_queries * shape.num_keys
     if listed and problem.num_pairs <= SPARSE_SHARE * every:
-        if problem.band is not None and problem.num_pairs >= WIDE * shape.num_queries:
+        if _width(problem) >= WIDE:
             return ["tiled", "csr", "scatter", "reference"], _WIDE
         return ["csr", "tiled", "scatter", "reference"], _NARROW
     rest = ["csr", "scatter", "reference"] if listed else ["reference"]
     if needs_table(problem) and every * (shape.num_heads if problem.adds else 1) > LARGE:
         return ["tiled", "sdpa", *rest], _LARGE
     return ["sdpa", "tiled", *rest], _MOST if listed else _DENSE
+
+
+def _width(problem: Problem) -> int:
+    """Keys a query of a window; 0 if the mask is none."""
+    left, right = problem.band or (None, None)
+    return 0 if left is None or right is None else left + right + 1
 
 
 def reasons_of(backend: Backend, problem: Problem) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def list_reasons(problem: Problem) -> list[str]:
     """Why a back end for listed pairs cannot run the problem."""
     if problem.candidates is not None:
         return []
-    return [f"the mask {problem.mask!r} names no list of pairs (a Graph or a Window with two sides does)"]
+    return [f"the mask {problem.mask!r} names no list of pairs (a graph, a window with two sides, documents do)"]
 
 
 def dot_reasons(problem: Problem) -> list[str]:
