@@ -231,8 +231,8 @@ def test_lists_count_for_the_default_back_end() -> None:
     sparse = [Documents(torch.arange(256) // 8), GlobalTokens([0]), Longformer(4, [0]), BigBird(4, 1, 3, 1, 0)]
     for mask in [*sparse, Dilated(4, 3), Dilated(2, 3) | Window(2, 2), Longformer(4, [0]) & Causal()]:
         assert explain(q, q, q, mask=mask).backend == "csr"
-    assert explain(q, q, q, mask=Documents(torch.zeros(256).long())).backend == "reference"
-    assert explain(q, q, q, mask=BigBird(64, 1, 3, 1, 0)).backend == "reference"
+    assert explain(q, q, q, mask=Documents(torch.zeros(256).long())).backend == "sdpa"
+    assert explain(q, q, q, mask=BigBird(64, 1, 3, 1, 0)).backend == "sdpa"
 
 
 @every_backend
