@@ -193,12 +193,12 @@ def test_compiled_rows_without_a_key_and_masked_content() -> None:
 
 
 @pytest.mark.slow
-def test_more_windows_than_torch_keeps_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_windows_than_torch_keeps_of_one_function() -> None:
     """A window is a constant of what is compiled: the ninth was refused, or run uncompiled."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     q, k, v = drawn(130, 130)
-    for left in (3, 4, 5):
-        check(q, k, v, mask=Window(left, 0))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for left in (3, 4, 5, 6, 7):
+            check(q, k, v, mask=Window(left, 0))
 
 
 IN_WINDOW = """
