@@ -159,7 +159,9 @@ def _lengths_alone_open(arguments: tuple[Any, ...]) -> Iterator[None]:
     held = [x for part in arguments[:3] for x in (*part.buffers(), *part.parameters())]
     before = [x.__dict__.copy() for x in held]
     try:
-        for x in (*arguments[3:-2], *held):
+        for x in arguments[3:6]:
+            torch._dynamo.mark_static(x, [0, 1, 3])  # a head size may equal a length
+        for x in (*arguments[6:-2], *held):
             for side, size in enumerate(x.shape):
                 if size not in lengths:
                     torch._dynamo.mark_static(x, side)
