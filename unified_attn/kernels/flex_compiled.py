@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unified_attn.biases import Bias
 from unified_attn.errors import UnsupportedError
@@ -120,7 +120,7 @@ def uncompiled(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tenso
     """Output and lse of turned q, k and v: forms all logits."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        return _forward(*_arguments(problem, q, k, v), True)
+        return _forward(True, *_arguments(problem, q, k, v))
 
 
 def compiled(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -142,10 +142,10 @@ def compiled(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with options, _lengths_alone_open(arguments), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)  # torch's compiler still imports it
         try:
-            return recent(_COMPILED, structure, _made)(*arguments, False)[0]
+            return recent(_COMPILED, structure, _made)(False, *arguments)[0]
         except FailOnRecompileLimitHit:  # many windows of one structure, say: the latest ones are kept
             _COMPILED.pop(structure)
-            return recent(_COMPILED, structure, _made)(*arguments, False)[0]
+            return recent(_COMPILED, structure, _made)(False, *arguments)[0]
         except TorchDynamoException as error:
             said = " ".join(str(error).split())[:200]
             raise UnsupportedError("flex", [f"torch cannot compile the rules: {said}"]) from error
@@ -156,13 +156,14 @@ def _lengths_alone_open(arguments: tuple[Any, ...]) -> Iterator[None]:
     """Marks as constants all sizes that are no length, of what is computed with and of tensors that rules hold."""
     q, k = arguments[3:5]
     lengths = (q.shape[2], k.shape[2])
-    blocks = arguments[-2:]
     held = [x for part in arguments[:3] for x in (*part.buffers(), *part.parameters())]
     before = [x.__dict__.copy() for x in held]
     try:
-        for x in (*arguments[3:], *held):
+        for x in arguments[3:6]:
+            torch._dynamo.mark_static(x, [0, 1, 3])  # a head size may equal a length
+        for x in (*arguments[6:-2], *held):
             for side, size in enumerate(x.shape):
-                if not (size in lengths or any(x is block for block in blocks) and side >= 2):
+                if size not in lengths:
                     torch._dynamo.mark_static(x, side)
         yield
     finally:
@@ -189,6 +190,7 @@ def _arguments(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, 
 
 
 def _forward(
+    with_lse: bool,
     mask: Mask,
     bias: Bias,
     score: Score,
@@ -200,7 +202,6 @@ def _forward(
     tokens: Tensor,
     number: Tensor,
     index: Tensor,
-    with_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """What is compiled. All that varies with the length is the size of a tensor."""
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
@@ -209,8 +210,8 @@ def _forward(
     shape = Shape(q.shape[0], q.shape[1], k.shape[1], *sizes, q.shape[3], v.shape[3], None, None, q.device)
     problem = Problem(q, k, v, mask, bias, score, 1.0, 0.0, q_positions, k_positions, shape, None)
 
-    def point(*at: Tensor) -> Point:
-        return Point(shape, q_positions, k_positions, at=at, tokens=tokens)
+    def point(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Point:
+        return Point(shape, q_positions, k_positions, at=(b, h, i, j), tokens=tokens)
 
     def score_mod(raw: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         raw = score.finish(raw)
