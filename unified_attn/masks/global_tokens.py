@@ -93,13 +93,21 @@ class GlobalTokens(Keeper):
 
     def allow(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if self.flags is None:
-            tokens = torch.tensor(self.tokens, dtype=torch.int64, device=i.device)
-            return torch.isin(i, tokens) | torch.isin(j, tokens)
+            return self._is_global(i) | self._is_global(j)
         row = b if self.varies else torch.zeros_like(b)
         return self.flags[row, i] | self.flags[row, j]
 
+    def _is_global(self, token: Tensor) -> Tensor:
+        """One by one, without a tensor of them: compilers of rules, FlexAttention's, take pointwise operations alone."""
+        found = token != token
+        for number in self.tokens:
+            found = found | (token == number)
+        return found
+
     def on(self, pairs: Pairs) -> Tensor:
-        flags = self._each(pairs.shape)
+        if self.flags is None:
+            return super().on(pairs)
+        flags = self.flags
         queries = flags[:, pairs.shape.num_keys - pairs.shape.num_queries :]
         return pairs.gather(queries[:, None, :, None]) | pairs.gather(flags[:, None, None, :])
 
