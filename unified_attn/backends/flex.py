@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, dot_reasons
-from unified_attn.backends.tiled import tame
+from unified_attn.backends.tiled import is_tame
 from unified_attn.biases import Bias, DenseBias, NoBias
 from unified_attn.pairs import Pairs
 from unified_attn.problem import Problem, silence
@@ -65,7 +65,7 @@ SMALL = 128
 def _cleaned(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, turned; rows that take part in no visible pair zeroed, unless they can do no harm."""
     q, k, v = problem.turned()
-    if all(tame(x) for x in (q, k, v)):
+    if all(is_tame(x) for x in (q, k, v)):
         return q, k, v
     shape = problem.shape
     queries, keys = (

@@ -99,7 +99,7 @@ class _Tiles(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
         out = q.new_zeros(*q.shape[:3], v.shape[3])
         lse = q.new_full(q.shape[:3], -torch.inf)
-        tame = all(tame(x) for x in (q, k, v))
+        tame = all(is_tame(x) for x in (q, k, v))
         for strip, _, table, factors in plan.parts(learned):
             inputs = _inputs(strip, q, k, v, table, tame)
             part, part_lse = flash(*inputs, table, factors, plan.problem.scale, False, "tiled")
@@ -153,7 +153,7 @@ def _inputs(
     return silence(q, k, v, visible.any(3), visible.any(2))
 
 
-def tame(x: Tensor) -> bool:
+def is_tame(x: Tensor) -> bool:
     """Whether no product of two such numbers can be inf or NaN, so that -inf added to it hides it."""
     if x.numel() == 0:
         return True
