@@ -535,6 +535,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "T5, other heads": (on(T5Bias(8)), ValueError, "T5Bias was made for num_heads = 8, but q has 2 heads"),
     "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "a EdgeFeatures; call it on its data (edge_attr)"),
+    "edge types, uncalled": (on(EdgeTypes(3, 2)), TypeError, "a EdgeTypes; call it on its data (types)"),
+    "node types, uncalled": (on(NodeTypes(3, 2)), TypeError, "NodeTypes; call it on its data (query_types, key_types)"),
+    "path features, uncalled": (
+        on(PathFeatures(3, 2, 2)), TypeError, "a PathFeatures; call it on its data (edge_attr, paths",
+    ),
+    "path features, not even made": (on(PathFeatures), TypeError, "the class PathFeatures, not an object of it; give"),
     "path, uncalled": (on(ShortestPath(3, 2)), TypeError, "ShortestPath; call it on its data (distance, sizes)"),
     "edge features, added uncalled": (
         lambda: ALiBi(2) + EdgeFeatures(3, 2), TypeError,
