@@ -26,7 +26,7 @@ IDS = torch.tensor([0, 0, 1, 1])
     ],
 )
 def test_a_mask_has_no_truth(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="neither true nor false; masks compose with & | ~, not with and, or, not"):
+    with pytest.raises(TypeError, match=r"neither true nor false; masks compose with & \| ~, not"):
         wrong()
 
 
@@ -34,7 +34,7 @@ def test_a_mask_has_no_truth(wrong: Any) -> None:
     "wrong", [lambda: ALiBi(2) and NoBias(), lambda: ALiBi(2) or NoBias(), lambda: bool(ALiBi(2) + NoBias())]
 )
 def test_a_bias_has_no_truth(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"neither true nor false; biases compose with \+, not with and, or, not"):
+    with pytest.raises(TypeError, match=r"neither true nor false; biases compose with \+, not"):
         wrong()
 
 

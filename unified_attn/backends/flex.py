@@ -69,8 +69,7 @@ def _cleaned(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         return q, k, v
     shape = problem.shape
     queries, keys = (
-        torch.zeros(shape.batch, shape.num_heads, size, dtype=torch.bool)
-        for size in (shape.num_queries, shape.num_keys)
+        torch.zeros(shape.batch, shape.num_heads, size, dtype=torch.bool) for size in (shape.num_queries, shape.num_keys)
     )
     for strip in strips(problem, merged=False):
         add = problem.added(strip.tile(problem))

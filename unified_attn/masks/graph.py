@@ -55,7 +55,8 @@ class Graph(Mask):
         if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
             raise TypeError(
                 f"edge_index is a sparse tensor {describe(edge_index)}; an adjacency whose rows are queries becomes "
-                f"Graph(adjacency.to_sparse_coo().coalesce().indices().flip(0)), a scipy matrix Graph.from_scipy(matrix)"
+                f"Graph(adjacency.to_sparse_coo().coalesce().indices().flip(0)), a scipy matrix "
+                f"Graph.from_scipy(matrix)"
             )
         check_integers("edge_index", edge_index, "give a [2, E] tensor of integers: sources, then targets")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
