@@ -398,7 +398,7 @@ def _problem(
         mask = DenseMask(mask)
     elif not isinstance(mask, Mask):
         remedy = "it is a bias: pass it as bias=" if isinstance(mask, Bias) else _wrapped(mask, "Where")
-        raise TypeError(f"mask is {_kind(mask)}; {remedy or 'give a Mask, or a bool tensor (True = may attend)'}")
+        raise TypeError(f"mask is {kind_of(mask)}; {remedy or 'give a Mask, or a bool tensor (True = may attend)'}")
     if bias is None:
         bias = NoBias()
     elif isinstance(bias, Tensor):
@@ -406,11 +406,11 @@ def _problem(
     elif not isinstance(bias, Bias):
         remedy = "it is a mask: pass it as mask=" if isinstance(bias, Mask) else _wrapped(bias, "Additive")
         remedy = bias.remedy if isinstance(bias, Maker) else remedy
-        raise TypeError(f"bias is {_kind(bias)}; {remedy or 'give a Bias'}")
+        raise TypeError(f"bias is {kind_of(bias)}; {remedy or 'give a Bias'}")
     if score is None:
         score = Dot()
     elif not isinstance(score, Score):
-        raise TypeError(f"score is {_kind(score)}; give a Score")
+        raise TypeError(f"score is {kind_of(score)}; give a Score")
     if isinstance(q, Tensor) and autocasts(q.device):
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
         k = k.to(q.dtype) if isinstance(k, Tensor) and k.is_floating_point() else k
@@ -418,7 +418,7 @@ def _problem(
     return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
 
 
-def _kind(thing: object) -> str:
+def kind_of(thing: object) -> str:
     """What was given in place of an object, for an error message."""
     if isinstance(thing, type):
         return f"the class {thing.__name__}, not an object of it"
@@ -469,7 +469,7 @@ def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tenso
             if shapes == sizes:
                 return out, lse
             raise ValueError(f"back end {name!r} must return out {sizes[0]} and lse {sizes[1]}, not shapes {shapes}")
-    raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {_kind(answer)}")
+    raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {kind_of(answer)}")
 
 
 def _share(lse: Tensor, sink: Tensor) -> Tensor:
