@@ -17,7 +17,9 @@ from unified_attn.pairs import Shape, check_device, describe, hold
 class PathFeatures(Maker):
     """Features of the edges along a shortest path, averaged: calling it on them gives the bias to pass on.
 
-        b_ij = 1 / L * sum_{n < L} <weight[n, h], edge_attr[e_n]>,     e_0, ..., e_{L-1} the path from i to j
+        b_ij = 1 / L * sum_{n < L} <weight[n, h], edge_attr[e_n]>
+
+    where e_0, ..., e_{L-1} are the edges of the path between query i and key j, the one at i first, the one at j last.
 
     A pair without edges on its path (itself, or one that is not connected) gets 0. The weight starts at 0, so that an
     untrained bias changes nothing.
@@ -79,9 +81,9 @@ class PathFeatures(Maker):
         Args:
             edge_attr: ``[E, F]`` floats.
             paths: ``[Nq, Nk, L]`` or ``[B, Nq, Nk, L]`` integers, L at most ``max_length``: row (i, j) holds the
-                numbers of the edges in the order of the path from i to j, filled up with -1. Or blocks: a sequence of
-                ``[n, n, L]``, one a graph; or, with ``sizes``, the same flattened one after the other,
-                ``[sum of n * n, L]``.
+                numbers of the edges of the path between i and j, the one at i first, the one at j last, filled up with
+                -1. Or blocks: a sequence of ``[n, n, L]``, one a graph; or, with ``sizes``, the same flattened one
+                after the other, ``[sum of n * n, L]``.
             sizes: ``[G]`` integers, the n of each graph, where the blocks are flattened; else None.
         """
         if sizes is None and not isinstance(paths, Tensor):
