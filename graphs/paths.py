@@ -57,8 +57,9 @@ def distance_blocks(graphs: GraphSet) -> list[Tensor]:
 def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None) -> tuple[Tensor, Tensor]:
     """Distances as :func:`shortest_paths` gives them, and the edges of one shortest path for each pair.
 
-    ``edges[i, j, 0]`` is the edge that enters i, ``edges[i, j, 1]`` the one before it, and so on back to j. With
-    several shortest paths the choice depends on the graph alone; of parallel edges it is the first.
+    ``edges[i, j]`` holds the edges of the path between i and j, the one at i first, the one at j last, filled up with
+    -1: what :class:`~unified_attn.PathFeatures` takes. Along its edges the path runs from j to i, so the first of them
+    enters i. With several shortest paths the choice depends on the graph alone; of parallel edges it is the first.
 
     Args:
         edge_index: ``[2, E]`` int64.

@@ -99,7 +99,7 @@ def test_true_in_an_edge_mask_means_the_edge_stays(backend: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 def test_a_mask_of_numbers_raises_and_spells_both_forms(dtype: torch.dtype) -> None:
     q = torch.zeros(1, 1, 3, 4)
-    with pytest.raises(TypeError, match=r"bool tensor, True = may attend .*bias=DenseBias\(values\)"):
+    with pytest.raises(TypeError, match=r"bias=DenseBias\(mask\); .* a bool tensor, True = may attend"):
         attention(q, q, q, mask=TRIL.to(dtype))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,8 +163,8 @@ OPTIONS: dict[str, Row] = {
 }  # fmt: skip
 
 BOTH_FORMS = (
-    "which could mean two things: for a mask give a bool tensor, True = may attend (mask != 0); for values to add to "
-    "the logits pass bias=DenseBias(values)"
+    "which could mean two things: values to add to the logits (0 and -inf, or others): pass bias=DenseBias(mask); "
+    "flags, 1 or 0: give a bool tensor, True = may attend (mask.bool())"
 )
 
 MASKS: dict[str, Row] = {
@@ -180,7 +181,9 @@ MASKS: dict[str, Row] = {
     "a string": (call(mask="causal"), TypeError, "mask is a str; give a Mask"),
     "True": (call(mask=True), TypeError, "mask is a bool; give a Mask"),
     "a class": (call(mask=Causal), TypeError, "mask is the class Causal, not an object of it; give a Mask"),
-    "a bias": (call(mask=ALiBi(2)), TypeError, "mask is a ALiBi; give a Mask"),
+    "a bias": (call(mask=ALiBi(2)), TypeError, "mask is a ALiBi; it is a bias: pass it as bias="),
+    "a function": (call(mask=lambda b, h, i, j: i == j), TypeError, "mask is a function; wrap it as Where(fn)"),
+    "a partial": (call(mask=partial(torch.eq)), TypeError, "mask is a partial; wrap it as Where(fn)"),
     "a mask and a tensor": (
         lambda: Causal() & BOOLS, TypeError,
         "& joins masks; the other is a tensor [4, 4] bool: wrap it as DenseMask(tensor)",
@@ -292,6 +295,11 @@ GRAPHS: dict[str, Row] = {
         "edge_index is [2, 3] float32; give a [2, E] tensor of integers: sources, then targets",
     ),
     "bools": (lambda: Graph(EDGES.bool()), TypeError, "edge_index is [2, 3] bool; give a [2, E] tensor of integers"),
+    "a sparse adjacency": (
+        lambda: Graph(BOOLS.float().to_sparse()), TypeError,
+        "a sparse tensor [4, 4] float32; an adjacency whose rows are queries becomes "
+        "Graph(adjacency.to_sparse_coo().coalesce().indices().flip(0)), a scipy matrix Graph.from_scipy(matrix)",
+    ),
     "a list": (lambda: Graph([[0], [1]]), TypeError, "edge_index is a list; give a [2, E] tensor of integers"),
     "numpy": (lambda: Graph(EDGES.numpy()), TypeError, "edge_index is a ndarray; give a [2, E] tensor of integers"),
     "None": (lambda: Graph(None), TypeError, "edge_index is a NoneType"),
@@ -386,7 +394,8 @@ BIASES: dict[str, Row] = {
     "a list": (call(bias=[ALiBi(2)]), TypeError, "bias is a list; give a Bias"),
     "a string": (call(bias="alibi"), TypeError, "bias is a str; give a Bias"),
     "a class": (call(bias=ALiBi), TypeError, "bias is the class ALiBi, not an object of it; give a Bias"),
-    "a mask": (call(bias=Causal()), TypeError, "bias is a Causal; give a Bias"),
+    "a mask": (call(bias=Causal()), TypeError, "bias is a Causal; it is a mask: pass it as mask="),
+    "a function": (call(bias=lambda b, h, i, j: -(i - j).abs()), TypeError, "bias is a function; wrap it as Additive"),
     "a bias and a tensor": (
         lambda: ALiBi(2) + zeros(4, 4), TypeError,
         "+ joins biases; the other is a tensor [4, 4] float32: wrap it as DenseBias(tensor)",
@@ -489,7 +498,7 @@ BIASES: dict[str, Row] = {
     "ALiBi of strings": (lambda: ALiBi("8"), TypeError, "num_heads is '8'; give a number of heads"),
     "RoPE odd": (
         lambda: RoPE(7), ValueError,
-        "rotary_dim is 7; coordinates are turned in pairs, so it must be even and at least 2",
+        "head_dim is 7; coordinates are turned in pairs, so it must be even and at least 2",
     ),
     "RoPE of 0": (lambda: RoPE(0), ValueError, "head_dim is 0; coordinates are turned in pairs"),
     "RoPE of a float": (lambda: RoPE(8.0), TypeError, "head_dim is 8.0; give an integer"),
@@ -723,3 +732,9 @@ def test_abstract_classes_cannot_be_made() -> None:
     for kind in (Mask, Score, Backend):
         with pytest.raises(TypeError, match=f"abstract class {kind.__name__}"):
             kind()
+
+
+def test_what_is_said_of_a_sparse_adjacency_is_right() -> None:
+    adjacency = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # rows are queries
+    drawn = Graph(adjacency.to_sparse().to_sparse_coo().coalesce().indices().flip(0)).draw(3, 3)
+    assert drawn == DenseMask(adjacency.bool()).draw(3, 3)

@@ -16,9 +16,11 @@ from tests.test_memory import PEAK, created
 from unified_attn import (
     Causal,
     DenseMask,
+    Documents,
     Full,
     Graph,
     LinearState,
+    Longformer,
     Padding,
     Where,
     Window,
@@ -304,8 +306,23 @@ def test_autocast_changes_nothing(mask: Any) -> None:
 )
 def test_another_mask_is_refused_by_name(mask: Any) -> None:
     name = "DenseMask" if isinstance(mask, Tensor) else repr(mask).split("(")[0]
-    with pytest.raises(ValueError, match=rf"takes no mask {name}.*: it takes Full, Causal, Padding and their &, or"):
+    with pytest.raises(
+        ValueError, match=rf"takes no mask {name}.*: it takes Full, Causal, Window\(None, right\), Padding and"
+    ):
         linear_attention(*inputs(5), mask=mask)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Full(), Causal(), Window(None, 1), Window(None, 1) & Padding(torch.ones(2, 5, dtype=torch.bool)), Window(1, 1),
+        Graph(torch.tensor([[0, 1], [2, 2]])), Documents(torch.tensor([0, 0, 1, 1, 1])), Longformer(1, [0]),
+        Longformer(1, [0]) & Causal(),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_the_refusal_names_is_taken(mask: Any) -> None:
+    assert linear_attention(*inputs(5), mask=mask).isfinite().all()
 
 
 def test_inputs_are_checked_as_attention_checks_them() -> None:

@@ -3,21 +3,37 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
+
+from unified_attn.testing import check_backend
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.M | re.S)
 
 
-def test_code_runs_in_order(capsys):
-    assert len(BLOCKS) >= 3
+def run_blocks(*, without=()):
+    """The names that the code defines, run in order."""
     torch.manual_seed(0)
     names: dict[str, object] = {}
     for block in BLOCKS:
-        exec(compile(block, str(README), "exec"), names)
+        lines = (line for line in block.splitlines() if not line.startswith(tuple(without)))
+        exec(compile("\n".join(lines), str(README), "exec"), names)
+    return names
+
+
+def test_code_runs_in_order(capsys):
+    assert len(BLOCKS) >= 3
+    names = run_blocks(without=["check_backend("])
     assert isinstance(names["out"], torch.Tensor)
     assert torch.isfinite(names["out"]).all()
     assert "sdpa runs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_its_back_end_keeps_the_laws():
+    assert any(line.startswith("check_backend(Plain())") for block in BLOCKS for line in block.splitlines())
+    check_backend(run_blocks(without=["check_"])["Plain"]())
 
 
 def test_first_code_comes_early():

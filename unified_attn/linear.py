@@ -46,7 +46,8 @@ def linear_attention(
         k: Keys ``[B, Hkv, Nk, D]``; Hq is a multiple of Hkv, and query head h reads key head ``h // (Hq // Hkv)``.
         v: Values ``[B, Hkv, Nk, Dv]``.
         mask: What :func:`~unified_attn.attention` takes, if it is ``Full``, ``Causal``, a ``Window`` without a left
-            side, ``Padding`` or an ``&`` of these; or if it lists its pairs, as a ``Graph``, alone or with ``&``, does.
+            side, ``Padding`` or an ``&`` of these; or if it lists its pairs, as a ``Graph``, a ``Window`` with two
+            sides or ``Documents`` do, alone or with ``&``.
         feature_map: phi, ``[..., N, D]`` to ``[..., N, M]``, applied to q and to k in the dtype that is computed in.
             Features must not be negative: weights would cancel.
 
@@ -78,8 +79,9 @@ def linear_attention(
     prefix = problem.mask.prefix(problem.shape)
     if prefix is None and problem.candidates is None:
         raise ValueError(
-            f"linear_attention takes no mask {problem.mask!r}: it takes Full, Causal, Padding and their &, or a mask "
-            f"that lists its pairs (a Graph, alone or with &)"
+            f"linear_attention takes no mask {problem.mask!r}: it takes Full, Causal, Window(None, right), Padding "
+            f"and their &, or a mask that lists its pairs (a Graph, a Window with two sides, Documents, Longformer, "
+            f"..., alone or with &)"
         )
     with without_autocast(q.device):
         sums = _over_pairs(problem, feature_map) if prefix is None else _over_prefix(problem, prefix, feature_map)[0]

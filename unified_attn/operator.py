@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from unified_attn.backends.base import normalise, row_max
 from unified_attn.backends.reference import dense_weights
 from unified_attn.backends.scatter import edge_weights
 from unified_attn.biases import Bias, NoBias
+from unified_attn.biases.learned import Maker
 from unified_attn.masks import DenseMask, Full, Mask
 from unified_attn.problem import Problem, build
 from unified_attn.scores import Dot, Score
@@ -394,17 +397,20 @@ def _problem(
     elif isinstance(mask, Tensor):
         mask = DenseMask(mask)
     elif not isinstance(mask, Mask):
-        raise TypeError(f"mask is {_kind(mask)}; give a Mask, or a bool tensor (True = may attend)")
+        remedy = "it is a bias: pass it as bias=" if isinstance(mask, Bias) else _wrapped(mask, "Where")
+        raise TypeError(f"mask is {kind_of(mask)}; {remedy or 'give a Mask, or a bool tensor (True = may attend)'}")
     if bias is None:
         bias = NoBias()
     elif isinstance(bias, Tensor):
         raise TypeError(f"bias is a tensor {list(bias.shape)}; say what it is: DenseBias(t), or EdgeBias(t) on a graph")
     elif not isinstance(bias, Bias):
-        raise TypeError(f"bias is {_kind(bias)}; {getattr(bias, 'remedy', 'give a Bias')}")
+        remedy = "it is a mask: pass it as mask=" if isinstance(bias, Mask) else _wrapped(bias, "Additive")
+        remedy = bias.remedy if isinstance(bias, Maker) else remedy
+        raise TypeError(f"bias is {kind_of(bias)}; {remedy or 'give a Bias'}")
     if score is None:
         score = Dot()
     elif not isinstance(score, Score):
-        raise TypeError(f"score is {_kind(score)}; give a Score")
+        raise TypeError(f"score is {kind_of(score)}; give a Score")
     if isinstance(q, Tensor) and autocasts(q.device):
         # Under autocast a model's q, k and v may come in different precisions; q's is the one asked for.
         k = k.to(q.dtype) if isinstance(k, Tensor) and k.is_floating_point() else k
@@ -412,11 +418,16 @@ def _problem(
     return build(q, k, v, mask, bias, score, scale, dropout_p, q_positions, k_positions, needs_lse=needs_lse)
 
 
-def _kind(thing: object) -> str:
+def kind_of(thing: object) -> str:
     """What was given in place of an object, for an error message."""
     if isinstance(thing, type):
         return f"the class {thing.__name__}, not an object of it"
     return f"a {type(thing).__name__}"
+
+
+def _wrapped(thing: object, wrapper: str) -> str:
+    """What to do with a function given in place of an object; empty for other things."""
+    return f"wrap it as {wrapper}(fn)" if isinstance(thing, FunctionType | partial) else ""
 
 
 def _run(
@@ -458,7 +469,7 @@ def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tenso
             if shapes == sizes:
                 return out, lse
             raise ValueError(f"back end {name!r} must return out {sizes[0]} and lse {sizes[1]}, not shapes {shapes}")
-    raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {_kind(answer)}")
+    raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {kind_of(answer)}")
 
 
 def _share(lse: Tensor, sink: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from unified_attn import (
 from unified_attn.biases.learned import _codes_within
 from unified_attn.biases.log_prior import _impossible
 from unified_attn.biases.path_blocks import _block_rows
-from unified_attn.biases.path_features import _lengths
+from unified_attn.biases.path_features import _lengths, _within_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,12 @@ def paths(n: int) -> Tensor:
     return torch.where(torch.arange(2) < integers(0, 3, n, n, 1), integers(0, 6, n, n, 2), -1)
 
 
+def path_blocks(n: int) -> tuple[Tensor, Tensor]:
+    """Of a graph of 2 nodes, with edge 6 alone, and one of the others: paths in a row, and sizes."""
+    first, second = paths(2).clamp(max=0), paths(n - 2)
+    return torch.cat([torch.where(first == 0, 6, -1).flatten(0, 1), second.flatten(0, 1)]), torch.tensor([2, n - 2])
+
+
 # A module, what it is called on for n nodes in a batch of two, and the mask: a graph of 2 n edges, or all that came.
 CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bool]] = {
     "ALiBi": (ALiBi(2), lambda n: (), False),
@@ -61,6 +67,7 @@ CALLS: dict[str, tuple[nn.Module | None, Callable[[int], tuple[Tensor, ...]], bo
         ShortestPath(3, 2), lambda n: (integers(-1, 6, 4 + (n - 2) ** 2), torch.tensor([2, n - 2])), False,
     ),
     "PathFeatures": (PathFeatures(3, 2, 2), lambda n: (drawn(2 * n, 3), paths(n)), False),
+    "PathFeatures, blocks": (PathFeatures(3, 2, 2), lambda n: (drawn(2 * n, 3), *path_blocks(n)), False),
     "EdgeFeatures": (EdgeFeatures(3, 2), lambda n: (drawn(2 * n, 3),), True),
     "EdgeTypes": (EdgeTypes(3, 2), lambda n: (integers(0, 3, 2 * n),), True),
     "LogPrior": (None, lambda n: (drawn(1, 1, n, n).relu(),), False),
@@ -128,9 +135,12 @@ def test_opcheck_of_the_operators_that_check_values() -> None:
         torch.library.opcheck(_codes_within, (codes, 0, 2, "codes"))
     for sizes, codes, nodes in (([2, 0, 3], 13, 5), ([], 0, 0), ([0], 0, 0)):
         for dtype in (torch.int64, torch.int16):
-            torch.library.opcheck(_block_rows, (torch.tensor(sizes, dtype=dtype), codes, nodes))
+            torch.library.opcheck(_block_rows, (torch.tensor(sizes, dtype=dtype), codes, nodes, "ShortestPath"))
     for edges in (torch.tensor([[0, 1], [2, -1]]), torch.zeros(2, 3, 0).long(), torch.zeros(3, 1, dtype=torch.uint8)):
         torch.library.opcheck(_lengths, (edges,))
+    for edges, sizes in ((torch.tensor([[0], [1], [1], [0], [2]]), [2, 1]), (torch.zeros(0, 2).long(), [])):
+        lengths = torch.ones(len(edges), dtype=torch.int64)
+        torch.library.opcheck(_within_blocks, (lengths, edges, torch.tensor(sizes, dtype=torch.int64)))
     for prior in (torch.tensor([0.0, 0.5]), torch.tensor(1.0), torch.zeros(0, 2)):
         torch.library.opcheck(_impossible, (prior,))
 

@@ -29,6 +29,7 @@ from unified_attn import (
     T5Bias,
     attention,
     attention_weights,
+    models,
 )
 
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -45,6 +46,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "ShortestPath": lambda: ShortestPath(2, 2),
     "ShortestPath, blocks": lambda: ShortestPath(2, 2),
     "PathFeatures": lambda: PathFeatures(3, max_length=2, num_heads=2),
+    "PathFeatures, blocks": lambda: PathFeatures(3, max_length=2, num_heads=2),
 }
 every_module = pytest.mark.parametrize("name", MODULES)
 
@@ -73,6 +75,7 @@ def data(name: str) -> tuple[Any, ...]:
         "ShortestPath": (DISTANCE,),
         "ShortestPath, blocks": ([DISTANCE[:3, :3], DISTANCE[3:, 3:]],),
         "PathFeatures": (random(5, 3), PATHS),
+        "PathFeatures, blocks": (random(5, 3), [PATHS[:3, :3].clamp(max=2), torch.tensor([[[3]]])]),
     }.get(name, ())
 
 
@@ -389,6 +392,61 @@ def test_path_features_against_loops(way: str) -> None:
     assert_same(run(way, q, k, v, bias=module(attr, PATHS)), formula(q, k, v, bias=table), q, k, v, module.weight, attr)
 
 
+@every_way
+def test_path_features_of_blocks_equal_the_graphs_by_themselves(way: str) -> None:
+    """A packed batch, as it is packed by hand and by ``pack_graphs``: nothing crosses from one graph to another."""
+    module, sizes = made("PathFeatures"), [3, 0, 1, 2]
+    ends = [edges((0, 1), (1, 2), (2, 1)), edges(), edges((0, 0)), edges((0, 1))]  # loops are on no shortest path
+    own = [
+        torch.tensor([[[-1, -1]] * 3, [[0, -1], [-1, -1], [2, -1]], [[1, 0], [1, -1], [-1, -1]]]),
+        torch.zeros(0, 0, 0, dtype=torch.int64),
+        torch.full((1, 1, 0), -1),
+        torch.tensor([[[-1], [-1]], [[0], [-1]]]),
+    ]
+    attrs = [random(x.shape[1], 3, seed=n).requires_grad_() for n, x in enumerate(ends)]
+    q, k, v = inputs(6)
+    graph = torch.repeat_interleave(torch.arange(4), torch.tensor(sizes))
+    same = DenseMask(graph[:, None] == graph)
+    first = [0, 3, 3, 4]
+    blocks = [torch.where(x >= 0, x + n, x) for x, n in zip(own, first, strict=True)]
+    packed = run(way, q, k, v, same, bias=module(torch.cat(attrs), blocks))
+    alone, start = [], 0
+    for n, attr, block in zip(sizes, attrs, own, strict=True):
+        rows = slice(start, start + n)
+        alone.append(attention(q[:, :, rows], k[:, :, rows], v[:, :, rows], bias=module(attr, block)))
+        start += n
+    assert_same(packed, torch.cat(alone, 2), q, k, v, module.weight, *(x for x in attrs if len(x)))
+    graphs = [
+        {"x": torch.zeros(n, 1), "edge_index": x, "edge_attr": attr, "paths": block}
+        for n, x, attr, block in zip(sizes, ends, attrs, own, strict=True)
+    ]
+    given = models.pack_graphs(graphs)
+    flat = module(given["edge_attr"], given["paths"], torch.tensor(sizes))
+    assert torch.equal(run(way, q, k, v, same, bias=flat), packed)
+
+
+def test_pairs_across_blocks_have_no_path() -> None:
+    bias = bias_of("PathFeatures, blocks", made("PathFeatures, blocks"))
+    zero = torch.zeros(1, 2, 4, 4, dtype=torch.float64)
+    logits = attention_weights(zero, zero, bias=bias).log()
+    close((logits[..., :3, 3] - logits[..., :3, :3].diagonal(dim1=-2, dim2=-1)).detach(), zero[..., 0, :3])
+
+
+def test_blocks_of_paths_form_nothing_of_all_pairs() -> None:
+    """400 graphs of 5 nodes: 4 million pairs in all, of which 10,000 lie within a graph."""
+    n = 400
+    module = PathFeatures(2, 3, 1)
+    target = torch.arange(5 * n).repeat_interleave(5)
+    source = torch.arange(n).repeat_interleave(25) * 5 + torch.arange(5).repeat(5 * n)
+    q = torch.zeros(1, 1, 5 * n, 4)
+    blocks = list(torch.arange(n)[:, None, None, None].expand(n, 5, 5, 3))  # each graph has one edge
+    with Largest() as seen:
+        bias = module(torch.ones(n, 2), blocks)
+        attention(q, q, q, mask=Graph(torch.stack([source, target])), bias=bias, backend="scatter").sum().backward()
+    assert module.weight.grad is not None
+    assert seen.size <= 4 * len(target)  # [E, D], not [N, N]
+
+
 # --- sizes of 0
 
 EMPTY = [(0, 3, 4), (2, 0, 0), (2, 0, 3), (2, 3, 0), (2, 1, 1)]
@@ -535,6 +593,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "T5, other heads": (on(T5Bias(8)), ValueError, "T5Bias was made for num_heads = 8, but q has 2 heads"),
     "edge features, uncalled": (on(EdgeFeatures(3, 2)), TypeError, "a EdgeFeatures; call it on its data (edge_attr)"),
+    "edge types, uncalled": (on(EdgeTypes(3, 2)), TypeError, "a EdgeTypes; call it on its data (types)"),
+    "node types, uncalled": (on(NodeTypes(3, 2)), TypeError, "NodeTypes; call it on its data (query_types, key_types)"),
+    "path features, uncalled": (
+        on(PathFeatures(3, 2, 2)), TypeError, "a PathFeatures; call it on its data (edge_attr, paths",
+    ),
+    "path features, not even made": (on(PathFeatures), TypeError, "the class PathFeatures, not an object of it; give"),
     "path, uncalled": (on(ShortestPath(3, 2)), TypeError, "ShortestPath; call it on its data (distance, sizes)"),
     "edge features, added uncalled": (
         lambda: ALiBi(2) + EdgeFeatures(3, 2), TypeError,
@@ -592,14 +656,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         on(ShortestPath(2, 2)(INTS[:, None].expand(3, 3))), ValueError, "distance is [3, 3], but q and k ask for",
     ),
     "path, blocks not square": (
-        lambda: ShortestPath(2, 2)([INTS[None]]), ValueError, "distance[0] is [1, 3] int64; a graph's own lengths",
+        lambda: ShortestPath(2, 2)([INTS[None]]), ValueError, "distance[0] is [1, 3] int64; a graph's own table is",
     ),
     "path, a block of floats": (lambda: ShortestPath(2, 2)([torch.zeros(1, 1)]), TypeError, "distance[0] is [1, 1]"),
     "path, blocks of other nodes": (
         on(ShortestPath(2, 2)([INTS[:, None].expand(3, 3)])), ValueError, "blocks have 3 nodes in all, but q and k",
     ),
     "path, too few lengths": (
-        on(ShortestPath(2, 2)(INTS, torch.tensor([2, 2]))), ValueError, "blocks ask for 8 lengths (the sum of n * n)",
+        on(ShortestPath(2, 2)(INTS, torch.tensor([2, 2]))), ValueError, "blocks ask for 8 pairs (the sum of n * n)",
     ),
     "path, sizes that are none": (
         lambda: ShortestPath(2, 2)(INTS, torch.tensor([-1])), ValueError, "sizes holds -1 at [0]",
@@ -620,6 +684,36 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "path features, two dimensions": (
         lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), INTS[None]), ValueError, "[Nq, Nk, L] or [B, Nq, Nk, L]",
+    ),
+    "path features, a number": (lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), 3), TypeError, "paths is a int; give"),
+    "path features, blocks not square": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), [PATHS[:2]]), ValueError,
+        "paths[0] is [2, 4, 2] int64; a graph's own table is square, [n, n, L]",
+    ),
+    "path features, a block of lengths": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), [DISTANCE]), ValueError, "paths[0] is [4, 4] int64; a graph's",
+    ),
+    "path features, blocks without sizes": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS.flatten(0, 1)), ValueError, "blocks need sizes",
+    ),
+    "path features, blocks of other sizes": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS.flatten(0, 1), torch.tensor([3])), ValueError,
+        "sizes ask for 9 paths (the sum of n * n), but paths is [16, 2]: a row a path",
+    ),
+    "path features, sizes of a table": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS, torch.tensor([4])), ValueError,
+        "paths is [4, 4, 2] int64 and sizes [1] int64; flattened blocks are [sum of n * n, L] and sizes [G]",
+    ),
+    "path features, edges numbered anew in each graph": (
+        lambda: PathFeatures(3, 2, 2)(torch.zeros(5, 3), [PATHS[:3, :3], PATHS[:3, :3]]), ValueError,
+        "paths holds edge 0 in blocks 0 and 1: number the edges on from graph to graph, as the rows of edge_attr",
+    ),
+    "path features, blocks of other nodes": (
+        on(PathFeatures(3, 2, 2)(torch.zeros(5, 3), [PATHS[:3, :3]])), ValueError,
+        "PathFeatures's blocks have 3 nodes in all, but q and k have 4 rows",
+    ),
+    "path features, blocks of other heads": (
+        on(PathFeatures(3, 2, 3)(torch.zeros(5, 3), [PATHS])), ValueError, "num_heads = 3, but q has 2 heads",
     ),
     "path features, other nodes": (
         on(PathFeatures(3, 2, 2)(torch.zeros(5, 3), PATHS[:3])), ValueError, "paths is [3, 4, 2], but q and k ask for",
@@ -647,4 +741,6 @@ def test_representations_read_like_the_call() -> None:
     assert repr(EdgeTypes(3, 8)(INTS)) == "EdgeBias([3, 8])"
     assert repr(NodeTypes(3, 8)(INTS, INTS[:2])) == "NodeTypes(3, 8)([1, 3], [1, 2])"
     assert repr(ShortestPath(3, 8)(DISTANCE)) == "ShortestPath(3, 8)([1, 4, 4])"
+    blocks = PathFeatures(3, 2, 8)(torch.zeros(5, 3), [PATHS])
+    assert repr(blocks) == "PathFeatures(3, max_length=2, num_heads=8)(1 blocks, 16 pairs)"
     assert repr(PathFeatures(3, 5, 8)) == "PathFeatures(3, max_length=5, num_heads=8)"

@@ -9,7 +9,7 @@ from graphs.packed import GraphSet
 from graphs.paths import distance_blocks, path_edges, shortest_paths
 from graphs.ranges import pointers
 from graphs.regular import grid, ring
-from unified_attn import Graph
+from unified_attn import Graph, PathFeatures
 
 EMPTY = torch.empty(2, 0, dtype=torch.int64)
 GRAPHS = {
@@ -90,3 +90,15 @@ def test_long_paths_keep_the_edges_nearest_the_query():
 def test_an_index_out_of_range_raises():
     with pytest.raises(ValueError, match=r"edge_index\[1\]\[0\] is 3; it must lie in 0\.\.2"):
         shortest_paths(torch.tensor([[0], [3]]), 3)
+
+
+def test_path_features_take_the_edges_in_this_order() -> None:
+    """On the way 0 -> 1 -> 2 the edge at the query 2 is edge 1: it gets the weight of the first place."""
+    _, paths = path_edges(torch.tensor([[0, 1], [1, 2]]), 3)
+    features = PathFeatures(1, max_length=2, num_heads=1)
+    features.weight.data.copy_(torch.tensor([1.0, 0.5]).reshape(2, 1, 1))
+    zero = torch.tensor(0)
+    bias = features(torch.tensor([[4.0], [10.0]]), paths).add(zero, zero, torch.tensor(2), torch.arange(3), None)
+    assert bias.tolist() == [(10.0 + 0.5 * 4.0) / 2, 10.0, 0.0]
+    for documented in (PathFeatures, PathFeatures.forward, path_edges):
+        assert "the one at i first, the one at j last" in " ".join(str(documented.__doc__).split())

@@ -84,6 +84,46 @@ def test_hand_written_net() -> None:
     assert str(convert.report(net)) == "no attention layer of torch-geometric found"
 
 
+KEPT = "self-loops that the graph has keep their edge features, which torch-geometric replaces"
+RAISES = "edge features that are missing raise, where torch-geometric leaves them out"
+
+
+@pytest.mark.parametrize(
+    ("layer", "notes"),
+    [
+        (lambda: pyg.GATConv(5, 4, edge_dim=3), (KEPT, RAISES)),
+        (lambda: pyg.GATv2Conv(5, 4, edge_dim=3), (KEPT, RAISES)),
+        (lambda: pyg.GATv2Conv(5, 4, edge_dim=3, add_self_loops=False), (RAISES,)),
+        (lambda: pyg.TransformerConv(5, 4, edge_dim=3), ()),
+        (lambda: pyg.GATConv(5, 4), ()),
+        (lambda: pyg.HGTConv(5, 4, (["a"], [("a", "to", "a")])), ()),
+    ],
+)
+def test_what_changes_with_edge_features_is_noted(layer: Callable[[], nn.Module], notes: tuple[str, ...]) -> None:
+    """The notes are there where outputs differ, and not where they do not."""
+    theirs = layer().double()
+    assert convert.report(theirs).findings[0].notes == notes
+    if isinstance(theirs, pyg.HGTConv):
+        return
+    x, loops = features(7, 5, dtype=torch.float64), torch.cat([EDGES, torch.tensor([[2], [2]])], dim=1)
+    given = {} if theirs.edge_dim is None else {"edge_attr": features(loops.shape[1], 3, dtype=torch.float64, seed=1)}
+    mine = convert(copy.deepcopy(theirs))
+    assert torch.allclose(theirs(x, loops, **given), mine(x, loops, **given)) == (KEPT not in notes)
+    if RAISES in notes:
+        assert theirs(x, EDGES).isfinite().all()
+        with pytest.raises(ValueError, match="edge_attr is missing"):
+            mine(x, EDGES)
+
+
+@pytest.mark.parametrize("model", [3, None, pyg.GATConv])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    for call in (convert, convert.report):
+        with pytest.raises(
+            TypeError, match=r"model is (a int|a NoneType|the class GATConv, .*); give a torch.nn.Module"
+        ):
+            call(model)
+
+
 def test_sequential() -> None:
     model = pyg.Sequential(
         "x, edge_index",

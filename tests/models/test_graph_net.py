@@ -461,7 +461,7 @@ GRAPH = example(PRIORS, 4, 0)
         ({"distance": GRAPH["distance"][:3]}, r"distance must be \[N, N\], or flattened blocks"),
         ({"distance": GRAPH["distance"][:3, :3]}, "blocks have 3 nodes in all"),
         ({"paths": GRAPH["paths"][:3]}, r"paths must be \[N, N, L\]"),
-        ({"distance": GRAPH["distance"].flatten()[:9]}, "lengths"),
+        ({"distance": GRAPH["distance"].flatten()[:9]}, "blocks ask for 16 pairs"),
         ({"paths": GRAPH["paths"] + 8}, "paths holds"),
         ({"batch": torch.tensor([0, 1, 0, 1])}, "batch falls from 1 to 0"),
         ({"batch": torch.tensor([0, 0, 1])}, "but x has 4 rows"),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.cases.tools import fresh
-from unified_attn import Backend, Bias, DenseMask, Dot, Graph, Mask, Score
+from unified_attn import ALiBi, Backend, Bias, Causal, DenseMask, Dot, Graph, Mask, Score
 from unified_attn.masks.base import Candidates, Prefix
 from unified_attn.rows import PairList
 from unified_attn.scores import Form
@@ -238,7 +238,7 @@ class WrongGradient(Slope):
         return _Half.apply(super().add(*index))
 
 
-class Rounded(Slope):
+class Rounded(Bias):
     """A constant that follows the dtype of the layer."""
 
     def __init__(self) -> None:
@@ -247,7 +247,27 @@ class Rounded(Slope):
 
     def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
         distance = (i - j).abs().to(self.constant.dtype)
-        return self.constant * distance + 0.0 * self.slope.to(self.constant.dtype)[h]
+        return self.constant * distance
+
+
+class Plainly(Slope):
+    """As one writes it: the product is made in the weight's own dtype. Without fault."""
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
+        return self.slope[h] * (i - j).abs()
+
+
+class PlainlyDetached(Plainly):
+    def add(self, *index: Any) -> Tensor:
+        return super().add(*index).detach()
+
+
+class Coarse(Slope):
+    """Learned, and far off in half precision."""
+
+    def add(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor, edge: Tensor | None) -> Tensor:
+        near = 0.3 if self.slope.dtype == torch.bfloat16 else 0.27
+        return self.slope[h].double() * (i - j).abs() * near
 
 
 class Absolute(Slope):
@@ -275,6 +295,8 @@ BIASES = [
     (Detached(), "what is learned gets its gradient", {}),
     (WrongGradient(), "gradients are those of finite differences", {}),
     (Rounded(), "half precision rounds what is learned alone", {}),
+    (PlainlyDetached(), "what is learned gets its gradient", {}),
+    (Coarse(), "half precision rounds what is learned alone", {}),
     (Absolute(), "a relative bias does not see a shift", {"relative": True}),
     (Narrow(), "a turn keeps shape and dtype", {}),
     (Jumbled(), "sums commute", {}),
@@ -290,6 +312,14 @@ def test_a_broken_bias_is_named(bias: Any, law: str, options: Any) -> None:
 def test_a_whole_bias_passes() -> None:
     check_bias(Slope(), relative=True)
     check_bias(Slope(torch.float64), mask=GRAPH)
+    check_bias(Plainly(), relative=True)
+    check_bias(Plainly() + ALiBi(2))
+
+
+@pytest.mark.parametrize(("check", "kind"), [(check_mask, Causal), (check_bias, ALiBi), (check_score, Dot)])
+def test_a_class_is_no_object_of_it(check: Any, kind: Any) -> None:
+    with pytest.raises(LawBroken, match=f"got the class {kind.__name__}, not an object of it; give an object of a sub"):
+        check(kind)
 
 
 # --- scores

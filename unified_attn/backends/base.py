@@ -18,17 +18,17 @@ class Backend(ABC):
     One's own needs no registration: pass the object as ``backend=``.
 
     Example:
-        Three lines of plain attention, good for every dense problem:
+        Three lines of plain attention over tables, with nothing for a query that sees no key:
 
         >>> import torch
         >>> from unified_attn import Causal, attention
         >>> class Plain(Backend):
         ...     def unsupported(self, problem):
-        ...         return ["edges are not dense"] if problem.has_edges else []
+        ...         return ["it is for tables, without dropout"] if problem.has_edges or problem.dropout_p > 0 else []
         ...     def run(self, problem):
         ...         low = problem.dense()
         ...         logits = low.logits()
-        ...         return low.mix(logits.softmax(-1)), logits.logsumexp(-1)
+        ...         return low.mix(logits.softmax(-1).nan_to_num(0.0)), logits.logsumexp(-1)
         >>> q = torch.randn(1, 2, 5, 4)
         >>> ours = attention(q, q, q, mask=Causal(), backend=Plain())
         >>> bool(torch.allclose(ours, attention(q, q, q, mask=Causal()), atol=1e-6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,9 @@ class Bias(nn.Module):
         if isinstance(other, Tensor):
             raise TypeError(f"+ joins biases; the other is a tensor {describe(other)}: wrap it as DenseBias(tensor)")
         return Sum(self, other) if isinstance(other, Bias) else NotImplemented
+
+    def __bool__(self) -> NoReturn:  # else `a and b` would be b, silently
+        raise TypeError(f"{self!r} is neither true nor false; biases compose with +, not with and, or, not")
 
 
 class Sum(Bias):

@@ -61,8 +61,9 @@ class RoPE(Bias):
         for name, size in (("head_dim", head_dim), ("rotary_dim", dims), ("start", start)):
             check_count(name, size, "give an integer")
         check_number("base", base, "give a positive number")
-        for name, size in (("head_dim", head_dim), ("rotary_dim", dims)):
-            if size < 2 or (size % 2 and name == "rotary_dim"):
+        turned = "head_dim" if rotary_dim is None else "rotary_dim"  # of a head turned in part, D may be odd
+        for name, size in (("head_dim", head_dim), (turned, dims)):
+            if size < 2 or (size % 2 and name == turned):
                 raise ValueError(
                     f"{name} is {size}; coordinates are turned in pairs, so it must be even and at least 2"
                 )

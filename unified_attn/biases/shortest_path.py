@@ -46,7 +46,7 @@ class ShortestPath(Maker):
         tensor([[0., 2.],
                 [9., 0.]])
         >>> path([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0]])])  # two graphs, of two nodes and of one
-        ShortestPath(2, 1)(2 blocks, 5 lengths)
+        ShortestPath(2, 1)(2 blocks, 5 pairs)
     """
 
     weight: nn.Parameter
@@ -73,7 +73,7 @@ class ShortestPath(Maker):
             sizes: ``[G]`` integers, the n of each graph, where the blocks are flattened; else None.
         """
         if sizes is None and not isinstance(distance, Tensor):
-            distance, sizes = flattened(distance)
+            distance, sizes = flattened("distance", distance, "[n, n]")
         if sizes is None:
             codes = self._codes(distance)
             if codes.dim() not in (2, 3):
@@ -88,7 +88,7 @@ class ShortestPath(Maker):
                 f"distance is {describe(codes)} and sizes {describe(sizes)}; flattened blocks are [sum of n * n] and "
                 f"sizes [G]"
             )
-        return PathBlockBias(self.weight, codes, sizes)
+        return PathBlockBias(repr(self), self.weight, codes, sizes)
 
     def _codes(self, distance: object) -> Tensor:
         check_integers("distance", distance, "give integers, -1 = no path")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from unified_attn.interop.pyg_twins import LAYERS, name_of, notes, reason, twin
+from unified_attn.operator import kind_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -86,6 +87,7 @@ class Convert:
 
     Raises:
         ImportError: If torch-geometric is missing.
+        TypeError: If the model is no module.
 
     Example:
         >>> import torch
@@ -202,6 +204,8 @@ def _survey(model: nn.Module) -> Iterator[tuple[list[str], nn.Module]]:
     """Each layer that is, or derives from, one with a namesake here, with all its paths."""
     import torch_geometric.nn as pyg
 
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is {kind_of(model)}; give a torch.nn.Module")
     theirs = tuple(getattr(pyg, layer.__name__) for layer in LAYERS)
     paths: dict[int, list[str]] = {}
     found: dict[int, nn.Module] = {}

@@ -93,9 +93,14 @@ def _held(module: nn.Module) -> set[str]:
 
 def notes(module: Any) -> tuple[str, ...]:
     """What changes when the layer is replaced."""
-    if _loops(module) == IF_ONE_SET:
-        return ("self-loops over one node set, none between two",)
-    return ()
+    loops = _loops(module)
+    edges = ours_of(module) in (GATConv, GATv2Conv) and module.edge_dim is not None
+    found = {
+        "self-loops over one node set, none between two": loops == IF_ONE_SET,
+        "self-loops that the graph has keep their edge features, which torch-geometric replaces": bool(loops) and edges,
+        "edge features that are missing raise, where torch-geometric leaves them out": edges,
+    }
+    return tuple(note for note, applies in found.items() if applies)
 
 
 def _loops(module: Any) -> bool | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,9 @@ class Mask(nn.Module, ABC):
 
     def __invert__(self) -> Mask:
         return Not(self)
+
+    def __bool__(self) -> NoReturn:  # else `a and b` would be b, silently
+        raise TypeError(f"{self!r} is neither true nor false; masks compose with & | ~, not with and, or, not")
 
     def draw(self, num_queries: int, num_keys: int, *, batch: int = 1, num_heads: int = 1) -> str:
         """The mask of the first batch entry and head as text: a line a query, ``#`` where it may attend.

@@ -40,8 +40,8 @@ class DenseMask(Mask):
             got = describe(table) if isinstance(table, Tensor) else type(table).__name__
             edges = isinstance(table, Tensor) and not table.is_floating_point() and table.shape[:1] == (2,)
             raise TypeError(
-                f"mask is {got}, which could mean two things: for a mask give a bool tensor, True = may attend "
-                f"(mask != 0); for values to add to the logits pass bias=DenseBias(values)"
+                f"mask is {got}, which could mean two things: values to add to the logits (0 and -inf, or others): "
+                f"pass bias=DenseBias(mask); flags, 1 or 0: give a bool tensor, True = may attend (mask.bool())"
                 + ("; for the edges of a graph pass Graph(edge_index)" if edges else "")
             )
         self.register_buffer("table", table, persistent=False)

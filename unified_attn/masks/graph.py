@@ -52,6 +52,12 @@ class Graph(Mask):
 
     def __init__(self, edge_index: Tensor, *, num_keys: int | None = None, num_queries: int | None = None) -> None:
         super().__init__()
+        if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+            raise TypeError(
+                f"edge_index is a sparse tensor {describe(edge_index)}; an adjacency whose rows are queries becomes "
+                f"Graph(adjacency.to_sparse_coo().coalesce().indices().flip(0)), a scipy matrix "
+                f"Graph.from_scipy(matrix)"
+            )
         check_integers("edge_index", edge_index, "give a [2, E] tensor of integers: sources, then targets")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             turned = "; it looks turned round: pass edge_index.t()" if edge_index.shape[-1:] == (2,) else ""

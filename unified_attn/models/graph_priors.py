@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from unified_attn.biases import Bias, EdgeBias, EdgeFeatures, EdgeTypes, PathFeatures, ShortestPath
 from unified_attn.biases.base import widened
-from unified_attn.biases.path_blocks import PathBlockBias
 from unified_attn.models.graph_net_config import GraphNetConfig
 from unified_attn.pairs import Pairs, Shape, check_device, describe, hold
 
@@ -65,7 +64,7 @@ class GraphPriors(nn.Module):
             terms.append(FirstRows(self.distance(lengths, own), num_nodes))
         if self.paths is not None and paths is not None and edge_vectors is not None:
             edges, own = (paths, sizes) if paths.dim() == 2 else _one_block(paths, 3)
-            terms.append(FirstRows(_along_paths(self.paths, edge_vectors, edges, own), num_nodes))
+            terms.append(FirstRows(self.paths(edge_vectors, edges, own), num_nodes))
         if self.edges is not None and edge_attr is not None:
             terms.append(EdgeBias(self.edges(edge_attr).values, edge_index=edge_index))
         if self.edge_types is not None and edge_types is not None:
@@ -84,15 +83,6 @@ def _one_block(table: Tensor, dims: int) -> tuple[Tensor, Tensor]:
         form = "distance must be [N, N], or" if dims == 2 else "paths must be [N, N, L], or"
         raise ValueError(f"{form} flattened blocks with a row a pair; got {describe(table)}")
     return table.flatten(0, 1), torch.full((1,), table.shape[0], device=table.device)
-
-
-def _along_paths(features: PathFeatures, edge_vectors: Tensor, paths: Tensor, sizes: Tensor) -> Bias:
-    """The bias of features along paths ``[sum of n * n, L]``: a number a pair of each block, and head."""
-    listed = features(edge_vectors, paths[None])  # as if one query had all pairs as keys
-    zero = torch.zeros(1, 1, dtype=torch.int64, device=paths.device)
-    pair = torch.arange(paths.shape[0], device=paths.device)
-    head = torch.arange(features.num_heads, device=paths.device)
-    return PathBlockBias(listed.add(zero, head, zero, pair[:, None], None), pair, sizes)
 
 
 class FirstRows(Bias):

@@ -12,7 +12,7 @@ from unified_attn.biases import Additive, Bias
 from unified_attn.masks import Full, Mask
 from unified_attn.testing import formula
 from unified_attn.testing.call import SIZES, Call, Sizes, able, call, fitting
-from unified_attn.testing.law import LawBroken, require, require_same
+from unified_attn.testing.law import LawBroken, require, require_kind, require_same
 from unified_attn.testing.learned import check_gradients, held, in_dtype
 
 
@@ -30,9 +30,9 @@ def check_bias(
     """Holds a bias to the laws of biases.
 
     It adds floats, finite or -inf, the same to a pair in a table and in a list, twice the same; sums commute; what it
-    learns gets a finite gradient, confirmed by finite differences; constants are not rounded in half precision; and
-    attention with it is a plain float64 softmax of scale * score + bias, whatever the scale, on every back end that
-    does not decline.
+    learns gets a finite gradient, confirmed by finite differences; half precision rounds what is learned, by a few
+    units in the last place, and no constant; and attention with it is a plain float64 softmax of scale * score + bias,
+    whatever the scale, on every back end that does not decline.
 
     Args:
         bias: One's own bias.
@@ -60,7 +60,7 @@ def check_bias(
         unified_attn.testing.law.LawBroken: law broken: listed values are those of the table: Early() at 2 queries x \
 3 keys: got -0 at batch 0, head 0, query 1, key 2, wanted -0.2
     """
-    require("biases are biases", isinstance(bias, Bias), f"got a {type(bias).__name__}; subclass Bias")
+    require_kind("biases are biases", bias, Bias)
     text = repr(bias)
     require("the repr is readable", text.strip() != "" and "\n" not in text and " at 0x" not in text, repr(text))
     mask = Full() if mask is None else mask
@@ -79,7 +79,6 @@ def check_bias(
         with torch.no_grad():  # so that a back end without gradients takes part
             _attends(exact, one, where, backends)
         _commutes(exact, one, where)
-        _halves(bias, one, where)
         if relative:
             _shifts(exact, one, where)
     small = min(taken, key=lambda one: len(one.query) if len(one.query) > 1 else 10**9)  # one pair weighs 1, always
@@ -89,6 +88,8 @@ def check_bias(
         held(exact),
         lambda: torch.cat([x.flatten(2) for x in _finite(attention_with_lse(q, k, v, mask=mask, bias=exact))], 2),
     )
+    for one in taken:
+        _halves(bias, one, f"{text} at {one.sizes}")
 
 
 def _finite(answer: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -177,15 +178,27 @@ def _commutes(bias: Bias, one: Call, where: str) -> None:
 
 
 def _halves(bias: Bias, one: Call, where: str) -> None:
-    """The same numbers in bfloat16 and in float64 must give the same: what is not learned is never rounded to half."""
+    """The same numbers in bfloat16 and in float64 give the same, but for the rounding of what is learned."""
     half = in_dtype(bias, torch.bfloat16)
     wide = in_dtype(half, torch.float64)
-    q, k, v = one.inputs(torch.float32)
-    got = attention(q, k, v, mask=one.mask, bias=half, backend="reference")
-    wanted = attention(q.double(), k.double(), v.double(), mask=one.mask, bias=wide, backend="reference")
+    numbers = torch.finfo(torch.bfloat16)
+    if any(bool((x <= numbers.min).any()) for _, x in held(half)):  # the lowest half is no lowest double
+        return
     law = "half precision rounds what is learned alone"
-    hides = any(bool((x <= torch.finfo(torch.bfloat16).min).any()) for _, x in held(half))
-    if not hides:  # the lowest half is no lowest double
+    rounded = False
+    for term, same in zip(half.terms, wide.terms, strict=True):
+        got, wanted = _values(term, one), _values(same, one)
+        if got is None or wanted is None:
+            continue
+        learns = any(x.requires_grad for _, x in held(term))
+        largest = max(wanted[wanted.isfinite()].abs().tolist(), default=0.0)
+        # A weight times a distance, say, is a product in the weight's own dtype.
+        require_same(law, where, got, wanted, 4.0 * numbers.eps * min(1.0, largest) if learns else 1e-4)
+        rounded = rounded or learns
+    if not rounded:
+        q, k, v = one.inputs(torch.float32)
+        got = attention(q, k, v, mask=one.mask, bias=half, backend="reference")
+        wanted = attention(q.double(), k.double(), v.double(), mask=one.mask, bias=wide, backend="reference")
         require_same(law, where, got, wanted, 1e-4)
 
 

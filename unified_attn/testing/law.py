@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unified_attn.operator import kind_of
+
 
 class LawBroken(AssertionError):
     """What was checked does not keep a law.
@@ -31,6 +33,11 @@ def require(law: str, kept: bool, detail: str) -> None:
     """Raises LawBroken unless ``kept``."""
     if not kept:
         raise LawBroken(law, detail)
+
+
+def require_kind(law: str, thing: object, kind: type) -> None:
+    """Raises LawBroken unless ``thing`` is an object of the kind, or of a subclass of it."""
+    require(law, isinstance(thing, kind), f"got {kind_of(thing)}; give an object of a subclass of {kind.__name__}")
 
 
 def require_same(

@@ -14,7 +14,7 @@ from unified_attn.masks import Mask, Where
 from unified_attn.masks.graph import EdgeMask
 from unified_attn.testing import formula
 from unified_attn.testing.call import SIZES, Call, Sizes, able, call, fitting
-from unified_attn.testing.law import LawBroken, require, require_same
+from unified_attn.testing.law import LawBroken, require, require_kind, require_same
 
 
 def check_mask(
@@ -57,7 +57,7 @@ def check_mask(
         unified_attn.testing.law.LawBroken: law broken: the band is exact: Near() at 3 queries x 3 keys: got False \
 at [0, 0, 0, 1], wanted True
     """
-    require("masks are masks", isinstance(mask, Mask), f"got a {type(mask).__name__}; subclass Mask")
+    require_kind("masks are masks", mask, Mask)
     text = repr(mask)
     require("the repr is readable", text.strip() != "" and "\n" not in text and " at 0x" not in text, repr(text))
     calls = [call(mask, queries, keys, batch, num_heads) for queries, keys in sizes]

@@ -13,7 +13,7 @@ from unified_attn.pairs import fit
 from unified_attn.scores import Form, Score
 from unified_attn.testing import formula
 from unified_attn.testing.call import SIZES, Call, Sizes, able, call, fitting
-from unified_attn.testing.law import LawBroken, require, require_same
+from unified_attn.testing.law import LawBroken, require, require_kind, require_same
 from unified_attn.testing.learned import check_gradients, held, in_dtype
 from unified_attn.vectors import Stored
 
@@ -61,7 +61,7 @@ def check_score(
         unified_attn.testing.law.LawBroken: law broken: a pair's score is its own: Relative() at 2 queries x 2 keys, \
 in a table: got ... at [0, 0, 0, 0], wanted ...
     """
-    require("scores are scores", isinstance(score, Score), f"got a {type(score).__name__}; subclass Score")
+    require_kind("scores are scores", score, Score)
     text = repr(score)
     require("the repr is readable", text.strip() != "" and "\n" not in text and " at 0x" not in text, repr(text))
     mask = Full() if mask is None else mask

@@ -138,15 +138,18 @@ def lengths_transposed(patch: pytest.MonkeyPatch) -> None:
 @fault
 def blocks_read_by_columns(patch: pytest.MonkeyPatch) -> None:
     change(
-        patch, unified_attn.biases.shortest_path, "flattened", lambda flat: lambda blocks: flat([x.t() for x in blocks])
+        patch,
+        unified_attn.biases.shortest_path,
+        "flattened",
+        lambda flat: lambda name, blocks, form: flat(name, [x.t() for x in blocks], form),
     )
 
 
 @fault
 def blocks_that_see_each_other(patch: pytest.MonkeyPatch) -> None:
     def make(rows: Callable) -> Callable:
-        def one_graph(sizes: Tensor, codes: int, nodes: int) -> tuple[Tensor, Tensor]:
-            first, row = rows(sizes, codes, nodes)
+        def one_graph(sizes: Tensor, codes: int, nodes: int, name: str) -> tuple[Tensor, Tensor]:
+            first, row = rows(sizes, codes, nodes, name)
             return first * 0, (row - first).clamp(min=0)
 
         return one_graph
