@@ -161,18 +161,21 @@ def _stored(name: str, side: str, rows: object, pairs: Pairs, dtype: torch.dtype
         return None
     shape = pairs.shape
     size = shape.head_dim if side == "key" else shape.value_dim
-    layout = f"[E, Hkv, {'D' if side == 'key' else 'Dv'}]"  # without numbers: formatting fixes a compiler's open sizes
     if not isinstance(rows, Tensor) or not rows.is_floating_point():
         got = describe(rows) if isinstance(rows, Tensor) else type(rows).__name__
+        layout = _layout(side, shape)
         raise TypeError(f"{name}.vectors must return a float tensor {layout} of {side} vectors, or None, not {got}")
     if shape.num_edges is None:
         raise ValueError(f"{name}'s {side} vectors are tied to the edges of one Graph, but the mask is a set of pairs")
     if rows.shape != (shape.num_edges, shape.num_kv_heads, rows.shape[-1] if size is None else size):
-        raise ValueError(
-            f"{name}.vectors must return {side} vectors {layout} = [{shape.num_edges}, {shape.num_kv_heads}, {size}], "
-            f"not {list(rows.shape)}"
-        )
+        raise ValueError(f"{name}.vectors must return {side} vectors {_layout(side, shape)}, not {list(rows.shape)}")
     return Stored(rows.to(dtype))
+
+
+def _layout(side: str, shape: Shape) -> str:
+    """What is wanted, in words; formatted where it is raised, for that fixes the sizes that a compiler leaves open."""
+    last, size = ("D", shape.head_dim) if side == "key" else ("Dv", shape.value_dim)
+    return f"[E, Hkv, {last}] = [{shape.num_edges}, {shape.num_kv_heads}, {size}]"
 
 
 def widened(values: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class GlobalTokens(Keeper):
         return self.flags[row, i] | self.flags[row, j]
 
     def _is_global(self, token: Tensor) -> Tensor:
-        """One by one, without a tensor of them: compilers of rules, FlexAttention's, take pointwise operations alone."""
+        """One by one, without a tensor of them: FlexAttention compiles pointwise operations alone."""
         found = token != token
         for number in self.tokens:
             found = found | (token == number)
