@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.M | r
 def run_blocks(*, without=()):
     """The names that the code defines, run in order."""
     torch.manual_seed(0)
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "__main__"}  # as a script: what is copied looks for its module
     for block in BLOCKS:
         lines = (line for line in block.splitlines() if not line.startswith(tuple(without)))
         exec(compile("\n".join(lines), str(README), "exec"), names)

@@ -38,6 +38,16 @@ def test_causal_at_odd_sizes(size: int, heads: int, kv_heads: int) -> None:
     assert_same(attention(q, k, v, mask=Causal(), backend="sdpa"), formula(q, k, v, causal(size, size)), q, k, v)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_scale_that_is_not_positive_hides_what_is_hidden(scale: float) -> None:
+    """Torch's flag puts -inf before the scale: times 0 that was NaN, times a negative number the future was all."""
+    q, k, v = inputs(5)
+    logits = (scale * q @ k.mT).masked_fill(~causal(5, 5), -torch.inf)
+    for backend in ("sdpa", None):
+        out = attention(q, k, v, mask=Causal(), scale=scale, backend=backend)
+        torch.testing.assert_close(out, logits.softmax(-1) @ v)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 7), (3, 7), (7, 3), (7, 1)])
 def test_queries_are_the_last_tokens(queries: int, keys: int) -> None:
     """Torch's own flag counts rows from the top left."""

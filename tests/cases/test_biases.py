@@ -138,7 +138,7 @@ def test_the_two_layouts_agree_after_a_permutation(way: str, dim: int) -> None:
     half = run(way, q[..., evens_then_odds], k[..., evens_then_odds], v, bias=RoPE(dim, layout="half"))
     assert_same(half, interleaved, q, k, v)
     assert not torch.allclose(run(way, q, k, v, bias=RoPE(dim, layout="half")), interleaved, atol=1e-2)
-    with pytest.raises(ValueError, match="rotary_dim is 7"):
+    with pytest.raises(ValueError, match="head_dim is 7"):
         RoPE(7)
 
 

@@ -172,7 +172,7 @@ def test_a_row_of_ones_and_zeros_is_a_bias_or_a_mask_by_name(way: str) -> None:
     close(weights(way, 1, 3, bias=DenseBias(row))[0, 0], [[0.4223, 0.4223, 0.1554]])
     close(weights(way, 1, 3, row != 0)[0, 0], [[0.5, 0.5, 0.0]])
     for numbers in (row, row.long(), row.to(torch.uint8)):
-        with pytest.raises(TypeError, match=r"DenseBias\(values\)"):
+        with pytest.raises(TypeError, match=r"DenseBias\(mask\)"):
             weights(way, 1, 3, numbers)
 
 
