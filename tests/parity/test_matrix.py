@@ -49,7 +49,7 @@ def rest(mask: str, bias: str) -> list[Choice]:
 @pytest.mark.parametrize("mask", MASKS)
 def test_each_mask_bias_and_score(mask: str, bias: str) -> None:
     if not possible("mask", mask, "bias", bias):
-        with pytest.raises(ValueError, match="tied to the edges|does not broadcast"):
+        with pytest.raises(ValueError, match=r"tied to the edges|does not broadcast"):
             compare(build(Choice(mask, bias)))
     found = {str(choice): faults for choice in rest(mask, bias) if (faults := compare(build(choice)))}
     assert found == {}

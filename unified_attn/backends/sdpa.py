@@ -44,7 +44,9 @@ def is_causal(problem: Problem) -> bool:
     Under the flag the kernel hides before it scales: a scale of 0 or below would give NaN, or show what is hidden.
     """
     band, shape = problem.band, problem.shape
-    if problem.scale <= 0.0 or band is None or band[1] != 0 or problem.adds or shape.offset is None or problem.hides_nothing:
+    if problem.scale <= 0.0 or band is None or band[1] != 0 or problem.adds:
+        return False
+    if shape.offset is None or problem.hides_nothing:
         return False
     unlimited = band[0] is None or band[0] >= shape.num_queries - 1
     return bool(unlimited and shape.offset == 0 and shape.num_queries == shape.num_keys)
