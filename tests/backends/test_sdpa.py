@@ -38,6 +38,15 @@ def test_causal_at_odd_sizes(size: int, heads: int, kv_heads: int) -> None:
     assert_same(attention(q, k, v, mask=Causal(), backend="sdpa"), formula(q, k, v, causal(size, size)), q, k, v)
 
 
+@pytest.mark.parametrize("keys", [1, 2, 9])
+@pytest.mark.parametrize("value_dim", [2, 4, 7])
+def test_keys_whose_channels_lie_apart(keys: int, value_dim: int) -> None:
+    """The kernel reads the channels of a row side by side, and asks no tensor for its strides."""
+    q, k, v = (x.movedim(3, 0).contiguous().movedim(0, 3) for x in inputs(keys, dim=4, value_dim=value_dim))
+    for ours, exact in zip(*(attention_with_lse(q, k, v, backend=name) for name in ("sdpa", "reference")), strict=True):
+        torch.testing.assert_close(ours, exact)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.5])
 def test_a_scale_that_is_not_positive_hides_what_is_hidden(scale: float) -> None:
     """Torch's flag puts -inf before the scale: times 0 that was NaN, times a negative number the future was all."""

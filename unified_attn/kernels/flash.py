@@ -161,7 +161,7 @@ def _logits(query: Tensor, key: Tensor, add: Tensor | None, scale: float, part: 
 def _widened(x: Tensor, width: int) -> Tensor:
     """Zeros behind the last columns, and those of a row side by side: what the kernel reads."""
     if x.shape[-1] < width:
-        return pad(x, (0, width - x.shape[-1]))
+        x = pad(x, (0, width - x.shape[-1]))  # which keeps the order of strides
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
