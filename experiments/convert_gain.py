@@ -1,0 +1,153 @@
+"""What `convert(model)` gains: `python -m experiments.convert_gain`, a training step before and after, side by side."""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import torch
+from torch import Tensor, nn
+
+from experiments.environment import environment
+from experiments.layers import LAYERS, layer
+from experiments.training.job import PACKAGES
+from graphs.generators import power_law
+from unified_attn.interop.pyg import convert
+
+
+@dataclass
+class Size:
+    """The graph and the layer.
+
+    Args:
+        nodes: N; the default is that of ogbn-arxiv.
+        edges: E.
+        inputs: Size of a node's features.
+        heads: H.
+        channels: C, size of a head.
+    """
+
+    nodes: int = 169_343
+    edges: int = 1_166_243
+    inputs: int = 128
+    heads: int = 4
+    channels: int = 32
+
+
+def problem(kind: str, size: Size) -> tuple[nn.Module, Tensor, Tensor]:
+    """A layer of torch-geometric, features and edges, the same each time."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([layer("torch_geometric", kind, size.inputs, size.channels, size.heads)])
+    return model, torch.randn(size.nodes, size.inputs), power_law(size.nodes, size.edges, seed=0)
+
+
+def step(model: nn.Module, x: Tensor, edge_index: Tensor) -> float:
+    """Seconds of a forward and a backward pass."""
+    model.zero_grad()
+    begin = time.perf_counter()
+    model[0](x, edge_index).square().mean().backward()
+    return time.perf_counter() - begin
+
+
+def status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
+
+
+def growth(kind: str, ours: bool, size: Size) -> int:
+    """Bytes by which a step lets a fresh process grow, after a step on a small graph."""
+    small = Size(100, 500, size.inputs, size.heads, size.channels)
+    for one in (small, size):
+        model, x, edges = problem(kind, one)
+        model = convert(model) if ours else model
+        if one is size:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        before = status("VmRSS")
+        step(model, x, edges)
+    return status("VmHWM") - before
+
+
+def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
+    """The greatest difference, measured by the greatest number."""
+    with torch.no_grad():
+        apart = max(float((a - b).abs().max()) for a, b in zip(theirs, ours, strict=True))
+        return apart / max(float(a.abs().max()) for a in theirs)
+
+
+def measure(kind: str, size: Size, repeats: int) -> dict[str, Any]:
+    """Verifies that outputs and gradients are the same, then times theirs and ours in turn.
+
+    Raises:
+        RuntimeError: If they differ.
+    """
+    theirs, x, edges = problem(kind, size)
+    ours = convert(copy.deepcopy(theirs))
+    outs = [model[0](x, edges) for model in (theirs, ours)]
+    for out in outs:
+        out.square().mean().backward()
+    grads = [[parameter.grad for parameter in model.parameters()] for model in (theirs, ours)]
+    # By the greatest of all gradients: some are 0 but for rounding, as that of a key's bias under a softmax.
+    error = max(difference(outs[:1], outs[1:]), difference(*grads))
+    if not error < 1e-3:
+        raise RuntimeError(f"{kind}: converted and original layer differ by {error:.1e}")
+    del outs, grads
+    seconds = [(step(theirs, x, edges), step(ours, x, edges)) for _ in range(repeats)]
+    peaks = []
+    for mine in (False, True):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            peaks.append(fresh.submit(growth, kind, mine, size).result())
+    before, after = (statistics.median(side) for side in zip(*seconds, strict=True))
+    return {
+        "layer": LAYERS[kind],
+        "times_as_fast": statistics.median(a / b for a, b in seconds),
+        "seconds_before": before,
+        "seconds_after": after,
+        "mib_before": peaks[0] / 2**20,
+        "mib_after": peaks[1] / 2**20,
+        "error": error,
+    }
+
+
+def gain(size: Size | None = None, repeats: int = 5, out: Path = Path("outputs/convert_gain")) -> list[dict[str, Any]]:
+    """A training step of torch-geometric's attention layers before and after `convert`, verified first.
+
+    About four minutes on two cores at the default size.
+
+    Args:
+        size: Of graph and layer.
+        repeats: Timed steps of each, in turn.
+        out: Folder for results.json.
+
+    Returns:
+        A record a layer.
+    """
+    size = size or Size()
+    records = []
+    print("| layer | times as fast | step before, s | after, s | growth before, MiB | after, MiB |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for kind in LAYERS:
+        r = measure(kind, size, repeats)
+        records.append(r)
+        print(
+            f"| `{r['layer']}` | {r['times_as_fast']:.1f} | {r['seconds_before']:.2f} | {r['seconds_after']:.2f} | "
+            f"{r['mib_before']:.0f} | {r['mib_after']:.0f} |",
+            flush=True,
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    where = environment("python -m experiments.convert_gain", PACKAGES)
+    (out / "results.json").write_text(
+        json.dumps({"environment": where, "size": asdict(size), "rows": records}, indent=1)
+    )
+    return records
+
+
+if __name__ == "__main__":
+    jsonargparse.auto_cli(gain, as_positional=False)
