@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from experiments.environment import environment
 from experiments.layers import LAYERS, layer
-from experiments.training.job import PACKAGES
+from experiments.training.job import PACKAGES, command
 from graphs.edges import without_loops
 from graphs.generators import power_law
 from unified_attn.interop.pyg import convert
@@ -121,7 +121,7 @@ def measure(kind: str, size: Size, repeats: int) -> dict[str, Any]:
 def gain(size: Size | None = None, repeats: int = 5, out: Path = Path("outputs/convert_gain")) -> list[dict[str, Any]]:
     """A training step of torch-geometric's attention layers before and after `convert`, verified first.
 
-    About four minutes on two cores at the default size.
+    About two minutes on two cores at the default size.
 
     Args:
         size: Of graph and layer.
@@ -144,7 +144,7 @@ def gain(size: Size | None = None, repeats: int = 5, out: Path = Path("outputs/c
             flush=True,
         )
     out.mkdir(parents=True, exist_ok=True)
-    where = environment("python -m experiments.convert_gain", PACKAGES)
+    where = environment(command(), PACKAGES)
     (out / "results.json").write_text(
         json.dumps({"environment": where, "size": asdict(size), "rows": records}, indent=1)
     )

@@ -84,10 +84,12 @@ def dot_reasons(problem: Problem) -> list[str]:
     return reasons
 
 
-def caps(problem: Problem) -> bool:
-    """Whether the score bounds what it computes."""
+def cap_reasons(problem: Problem) -> list[str]:
+    """Why a kernel without a soft cap cannot run the problem."""
     form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
-    return form is not None and form.cap is not None
+    if form is None or form.cap is None:
+        return []
+    return [f"the score {problem.score!r} caps its scores, and the kernel has no cap"]
 
 
 def refuse_tangents(name: str, *tensors: Tensor | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unified_attn.backends.base import Backend, caps, dot_reasons, refuse_tangents
+from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.kernels.flash import flash
 from unified_attn.problem import Problem
 
@@ -18,9 +18,7 @@ class SDPA(Backend):
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
-        reasons = dot_reasons(problem)
-        if caps(problem):
-            reasons.append(f"the score {problem.score!r} caps its scores, and the kernel has no cap")
+        reasons = dot_reasons(problem) + cap_reasons(problem)
         if problem.dropout_p > 0.0:
             reasons.append("the kernel draws a dropout of its own, and every back end is to drop the same weights")
         return reasons

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unified_attn.backends.base import Backend, caps, dot_reasons, refuse_tangents
+from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.kernels.flash import flash
 from unified_attn.problem import Problem, dropout, silence
 from unified_attn.tiles import Strip, strips
@@ -24,9 +24,7 @@ class Tiled(Backend):
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
-        reasons = dot_reasons(problem)
-        if caps(problem):
-            reasons.append(f"the score {problem.score!r} caps its scores, and the kernel has no cap")
+        reasons = dot_reasons(problem) + cap_reasons(problem)
         if torch.compiler.is_compiling():
             reasons.append("a loop over tiles would be compiled anew for each length")
         return reasons
