@@ -28,9 +28,11 @@ class LookupNet(nn.Module):
         size: k.
         model: `gat`, `gatv2` and `dot` have one head, `gat-8` eight.
         source: Whose layer.
+        dropout: Of what the layer gives. Without it, the map behind learns which values stood beside each other. The
+            authors' program drops outside of training too; this one does not.
     """
 
-    def __init__(self, size: int, model: Model, source: Source) -> None:
+    def __init__(self, size: int, model: Model, source: Source, dropout: float = 0.5) -> None:
         super().__init__()
         self.size = size
         self.layer0_keys, self.layer0_values = (nn.Embedding(size + 1, WIDTH) for _ in range(2))
@@ -43,10 +45,12 @@ class LookupNet(nn.Module):
         else:
             made = layer(source, "gat", WIDTH, WIDTH // heads, heads)
         self.layers = nn.ModuleList([made])
+        self.dropout = nn.Dropout(dropout)
         self.out_layer = nn.Linear(WIDTH, size, bias=False)
 
     def forward(self, x: Tensor, edges: Graph | Tensor) -> Tensor:
-        return self.out_layer(self.layers[0](self.nodes(x), edges)).unflatten(0, x.shape[:2])[:, : self.size]
+        heard = self.dropout(self.layers[0](self.nodes(x), edges))
+        return self.out_layer(heard).unflatten(0, x.shape[:2])[:, : self.size]
 
     def nodes(self, x: Tensor) -> Tensor:
         """Rows of the nodes of all graphs, ``[G * 2k, WIDTH]``."""

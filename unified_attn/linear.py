@@ -189,8 +189,8 @@ def _check_map(feature_map: object) -> None:
 def _divided(sums: Tensor) -> Tensor:
     """Sums of values by the sum of weights, which is their last coordinate; 0 where that is 0."""
     total = sums[..., -1:]
-    out: Tensor = sums[..., :-1] / torch.where(total == 0.0, 1.0, total)
-    return out
+    # Times the inverse: the derivative of a quotient makes two more tensors of the output's size.
+    return sums[..., :-1] * torch.where(total == 0.0, 1.0, total).reciprocal()
 
 
 def _with_one(v: Tensor) -> Tensor:
@@ -233,7 +233,9 @@ def _over_pairs(problem: Problem, feature_map: FeatureMap) -> Tensor:
     visible = None if low.add is None else low.add != -torch.inf
     if visible is not None:
         visible = visible.unflatten(1, heads if visible.shape[1] > 1 else (1, 1))
-    k, v = (x[:, :, None].expand(-1, -1, low.group, -1, -1) for x in (k, _with_one(low.v)))
+    # Tokens first, as pair_sum reads them: nothing is copied then.
+    v = _with_one(low.v.movedim(2, 0)).movedim(0, 2)
+    k, v = (x[:, :, None].expand(-1, -1, low.group, -1, -1) for x in (k, v))
     pairs = low.pairs.query.flatten(), low.pairs.key.flatten()
     sums: Tensor = pair_sum(q.unflatten(1, heads), k, v, *pairs, visible)
     return sums.flatten(1, 2)

@@ -88,7 +88,8 @@ class Job:
         return results
 
     def results(self) -> dict[str, Any]:
-        parts = {part: spread([record[part] for record in self.runs]) for part in ("test", "val")}
+        scores = {part: [record.get(part) for record in self.runs] for part in ("test", "val", "train")}
+        parts = {part: spread(own) for part, own in scores.items() if part != "train" or None not in own}
         return {
             "metric": self.metric.name,
             **parts,

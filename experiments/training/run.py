@@ -30,6 +30,7 @@ class Outcome:
         best_epoch: Its number, from 0.
         epochs: Epochs trained.
         seconds: Of training, after the last resume.
+        train: Score on the training part, likewise, from a job that asks whether it can be fitted.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class Outcome:
     best_epoch: int
     epochs: int
     seconds: float
+    train: float | None = None
 
 
 def optimizer(module: torch.nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

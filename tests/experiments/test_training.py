@@ -16,7 +16,8 @@ import torch
 import yaml
 
 from experiments import dictionary_lookup, node_classification
-from experiments.lookup_training import LookupTraining
+from experiments.lookup_models import LookupNet
+from experiments.lookup_training import LookupTraining, share_right
 from experiments.node_training import NodeTraining
 from experiments.training.callbacks import Schedule
 from experiments.training.command import start
@@ -72,6 +73,17 @@ def test_resumed_is_straight_with_shuffled_batches(tmp_path: Path, monkeypatch: 
     lookup("--out", tmp_path / "cut", "--training.epochs", 4, "--resume", "true")
     assert len(made) == 6  # of two epochs
     same_files(tmp_path / "straight/gatv2-4/seed-0", tmp_path / "cut/gatv2-4/seed-0")
+
+
+@pytest.mark.parametrize("select", ["test", "training"])
+def test_a_lookup_is_scored_on_both_parts_and_chosen_by_one(tmp_path: Path, select: str) -> None:
+    found = lookup("--out", tmp_path, "--training.epochs", 3, "--select", select)["gatv2-4"]
+    data, net = dictionary_lookup.dictionaries(4), LookupNet(4, "gatv2", "unified_attn").eval()
+    weights = torch.load(tmp_path / "gatv2-4/seed-0/best.pt")
+    net.load_state_dict({name.removeprefix("net."): weight for name, weight in weights.items()})
+    shares = {part: share_right(net, data, getattr(data.split, part), "unified_attn") for part in ("train", "test")}
+    assert shares == {part: pytest.approx(found[part]["mean"]) for part in shares}
+    assert found["val"] == found["test" if select == "test" else "train"]
 
 
 def test_a_resumed_run_stops_where_the_straight_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +260,7 @@ def test_what_cannot_be_is_named_before_any_work(tmp_path: Path, capsys: pytest.
     out = "--out", tmp_path / "out"
     assert "model is 'gat-sep'" in refused(capsys, nodes, *out, "--model", "gat-sep")
     assert "batch is [0]" in refused(capsys, lookup, *out, "--batch", 0)
+    assert "dropout is 1.0" in refused(capsys, lookup, *out, "--dropout", 1)
     assert "sizes is [3, 0]" in refused(capsys, lookup, *out, "--sizes", "[3, 0]")
     assert not (tmp_path / "out").exists()
 
