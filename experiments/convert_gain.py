@@ -6,6 +6,7 @@ import copy
 import json
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -14,10 +15,10 @@ from typing import Any
 
 import jsonargparse
 import torch
+import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from experiments.environment import environment
-from experiments.layers import LAYERS, layer
 from experiments.training.job import PACKAGES, command
 from graphs.edges import without_loops
 from graphs.generators import power_law
@@ -26,7 +27,7 @@ from unified_attn.interop.pyg import convert
 
 @dataclass
 class Size:
-    """The graph and the layer.
+    """Graph and layers.
 
     Args:
         nodes: N; the default is that of ogbn-arxiv.
@@ -43,19 +44,49 @@ class Size:
     channels: int = 32
 
 
-def problem(kind: str, size: Size) -> tuple[nn.Module, Tensor, Tensor]:
-    """A layer of torch-geometric, features and edges, the same each time."""
+Builder = Callable[[Size, "int | None"], nn.Module]
+FEATURES = 16  # of an edge, in the cases that have some
+
+
+def _layer(kind: type[nn.Module]) -> Builder:
+    return lambda size, edge_dim: kind(size.inputs, size.channels, size.heads, edge_dim=edge_dim)
+
+
+def _net(size: Size, edge_dim: int | None) -> nn.Module:
+    return pyg.GAT(size.inputs, size.heads * size.channels, 3, v2=True, heads=size.heads, edge_dim=edge_dim)
+
+
+CASES: dict[str, tuple[Builder, int | None]] = {
+    "GATConv": (_layer(pyg.GATConv), None),
+    "GATv2Conv": (_layer(pyg.GATv2Conv), None),
+    "TransformerConv": (_layer(pyg.TransformerConv), None),
+    "GATv2Conv, edge features": (_layer(pyg.GATv2Conv), FEATURES),
+    "TransformerConv, edge features": (_layer(pyg.TransformerConv), FEATURES),
+    "GAT(v2=True), three layers": (_net, None),
+}
+"""Models of torch-geometric, and the size of their edges' features."""
+
+
+def problem(name: str, size: Size) -> tuple[nn.Module, tuple[Tensor | None, ...]]:
+    """A model of torch-geometric with features, edges and features of edges, the same each time."""
     torch.manual_seed(0)
-    model = nn.ModuleList([layer("torch_geometric", kind, size.inputs, size.channels, size.heads)])
+    make, edge_dim = CASES[name]
+    model = nn.ModuleList([make(size, edge_dim)])  # a model's own layer is replaced; a bare layer has no owner
     edges = without_loops(power_law(size.nodes, size.edges, seed=0))  # they and we treat a caller's own loops apart
-    return model, torch.randn(size.nodes, size.inputs), edges
+    edge_attr = None if edge_dim is None else torch.randn(edges.shape[1], edge_dim)
+    return model, (torch.randn(size.nodes, size.inputs), edges, edge_attr)
 
 
-def step(model: nn.Module, x: Tensor, edge_index: Tensor) -> float:
+def run(model: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    out: Tensor = model[0](x, edge_index, edge_attr=edge_attr)
+    return out
+
+
+def step(model: nn.Module, inputs: tuple[Tensor | None, ...]) -> float:
     """Seconds of a forward and a backward pass."""
     model.zero_grad()
     begin = time.perf_counter()
-    model[0](x, edge_index).square().mean().backward()
+    run(model, *inputs).square().mean().backward()
     return time.perf_counter() - begin
 
 
@@ -64,16 +95,16 @@ def status(key: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
 
 
-def growth(kind: str, ours: bool, size: Size) -> int:
+def growth(name: str, ours: bool, size: Size) -> int:
     """Bytes by which a step lets a fresh process grow, after a step on a small graph."""
     small = Size(100, 500, size.inputs, size.heads, size.channels)
     for one in (small, size):
-        model, x, edges = problem(kind, one)
+        model, inputs = problem(name, one)
         model = convert(model) if ours else model
         if one is size:
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         before = status("VmRSS")
-        step(model, x, edges)
+        step(model, inputs)
     return status("VmHWM") - before
 
 
@@ -84,31 +115,31 @@ def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
         return apart / max(float(a.abs().max()) for a in theirs)
 
 
-def measure(kind: str, size: Size, repeats: int) -> dict[str, Any]:
+def measure(name: str, size: Size, repeats: int) -> dict[str, Any]:
     """Verifies that outputs and gradients are the same, then times theirs and ours in turn.
 
     Raises:
         RuntimeError: If they differ.
     """
-    theirs, x, edges = problem(kind, size)
+    theirs, inputs = problem(name, size)
     ours = convert(copy.deepcopy(theirs))
-    outs = [model[0](x, edges) for model in (theirs, ours)]
+    outs = [run(model, *inputs) for model in (theirs, ours)]
     for out in outs:
         out.square().mean().backward()
     grads = [[parameter.grad for parameter in model.parameters()] for model in (theirs, ours)]
     # By the greatest of all gradients: some are 0 but for rounding, as that of a key's bias under a softmax.
     error = max(difference(outs[:1], outs[1:]), difference(*grads))
     if not error < 1e-3:
-        raise RuntimeError(f"{kind}: converted and original layer differ by {error:.1e}")
+        raise RuntimeError(f"{name}: converted and original model differ by {error:.1e}")
     del outs, grads
-    seconds = [(step(theirs, x, edges), step(ours, x, edges)) for _ in range(repeats)]
+    seconds = [(step(theirs, inputs), step(ours, inputs)) for _ in range(repeats)]
     peaks = []
     for mine in (False, True):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            peaks.append(fresh.submit(growth, kind, mine, size).result())
+            peaks.append(fresh.submit(growth, name, mine, size).result())
     before, after = (statistics.median(side) for side in zip(*seconds, strict=True))
     return {
-        "layer": LAYERS[kind],
+        "model": name,
         "times_as_fast": statistics.median(a / b for a, b in seconds),
         "seconds_before": before,
         "seconds_after": after,
@@ -119,27 +150,27 @@ def measure(kind: str, size: Size, repeats: int) -> dict[str, Any]:
 
 
 def gain(size: Size | None = None, repeats: int = 5, out: Path = Path("outputs/convert_gain")) -> list[dict[str, Any]]:
-    """A training step of torch-geometric's attention layers before and after `convert`, verified first.
+    """A training step of torch-geometric's attention layers and models before and after `convert`, verified first.
 
-    About two minutes on two cores at the default size.
+    About five minutes on two cores, and 16 GiB, at the default size.
 
     Args:
-        size: Of graph and layer.
+        size: Of graph and layers.
         repeats: Timed steps of each, in turn.
         out: Folder for results.json.
 
     Returns:
-        A record a layer.
+        A record a model.
     """
     size = size or Size()
     records = []
-    print("| layer | times as fast | step before, s | after, s | growth before, MiB | after, MiB |")
+    print("| model | times as fast | step before, s | after, s | growth before, MiB | after, MiB |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for kind in LAYERS:
-        r = measure(kind, size, repeats)
+    for name in CASES:
+        r = measure(name, size, repeats)
         records.append(r)
         print(
-            f"| `{r['layer']}` | {r['times_as_fast']:.1f} | {r['seconds_before']:.2f} | {r['seconds_after']:.2f} | "
+            f"| {r['model']} | {r['times_as_fast']:.1f} | {r['seconds_before']:.2f} | {r['seconds_after']:.2f} | "
             f"{r['mib_before']:.0f} | {r['mib_after']:.0f} |",
             flush=True,
         )

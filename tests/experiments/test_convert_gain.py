@@ -18,7 +18,7 @@ SMALL = Size(nodes=60, edges=300, inputs=5, heads=2, channels=3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_small(tmp_path: Path) -> None:
     rows = gain(SMALL, repeats=1, out=tmp_path)
-    assert [row["layer"] for row in rows] == ["GATConv", "GATv2Conv", "TransformerConv"]
+    assert [row["model"] for row in rows] == list(convert_gain.CASES)
     assert all(row["error"] < 1e-5 and row["seconds_after"] > 0 for row in rows)
     assert set(json.loads((tmp_path / "results.json").read_text())) == {"environment", "size", "rows"}
 
@@ -30,5 +30,5 @@ def test_a_layer_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
         return model
 
     monkeypatch.setattr(convert_gain, "convert", wrong)
-    with pytest.raises(RuntimeError, match="gatv2: converted and original layer differ"):
-        convert_gain.measure("gatv2", SMALL, repeats=1)
+    with pytest.raises(RuntimeError, match="GATv2Conv: converted and original model differ"):
+        convert_gain.measure("GATv2Conv", SMALL, repeats=1)
