@@ -37,6 +37,7 @@ class _Call(NamedTuple):
     """The inputs of both operators, in this order; first those that get gradients. See ``csr_attention``.
 
     Args:
+        value: None where the values are the keys, with one gradient.
         key_query: ``[B, Hq, Nq, F]``, with the dot form: what each query scores the key features with.
         key_weight: ``[Hk, F, W]``, with the sum form: what projects them.
         one_features: The value's features are the key's, with one gradient; ``value_features`` is None then.
@@ -44,7 +45,7 @@ class _Call(NamedTuple):
 
     query: Tensor
     key: Tensor
-    value: Tensor
+    value: Tensor | None
     add: Tensor | None
     key_vectors: Tensor | None
     value_vectors: Tensor | None
@@ -70,6 +71,10 @@ class _Call(NamedTuple):
     one_features: bool
 
     @property
+    def values(self) -> Tensor:
+        return self.key if self.value is None else self.value
+
+    @property
     def mixed_features(self) -> Tensor | None:
         """What is summed into mixed."""
         return self.key_features if self.one_features else self.value_features
@@ -91,7 +96,7 @@ class _Call(NamedTuple):
     def pair_size(self) -> int:
         """Floats that a head reads for one pair."""
         sizes = [x.size(-1) for x in (self.key_features, self.mixed_features) if x is not None]
-        return self.query.size(-1) + self.value.size(-1) + sum(sizes)
+        return self.query.size(-1) + self.values.size(-1) + sum(sizes)
 
     def readable(self) -> _Call:
         """The same as kernels read it: features next to each other, indices dense."""
@@ -105,7 +110,7 @@ class _Call(NamedTuple):
         return {
             **strided("q", self.query),
             **strided("k", self.key),
-            **strided("v", self.value),
+            **strided("v", self.values),
             **strided("add", self.add, broadcast=True),
             **strided("kvec", self.key_vectors),
             **strided("vvec", self.value_vectors),
@@ -121,14 +126,14 @@ class _Call(NamedTuple):
             "num_heads": self.query.size(1),
             "keys": self.key.size(2),
             "score_size": self.query.size(3),
-            "value_size": self.value.size(3),
+            "value_size": self.values.size(3),
         }
 
     def heads(self) -> dict[str, tuple[Tensor | None, int]]:
         """Operands whose heads query heads share, with the dimension of heads."""
         return {
             "k": (self.key, 1),
-            "v": (self.value, 1),
+            "v": (self.values, 1),
             "kvec": (self.key_vectors, 1),
             "vvec": (self.value_vectors, 1),
             "kweight": (self.key_weight, 0),
@@ -172,7 +177,7 @@ def _results(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, nodes, _ = call.query.shape
     features = call.mixed_features
     return (
-        empty_nodes(call.query, heads, call.value.shape[3]),
+        empty_nodes(call.query, heads, call.values.shape[3]),
         call.query.new_empty(batch, heads, nodes),
         call.query.new_empty(0) if features is None else empty_nodes(call.query, heads, features.shape[1]),
     )
@@ -196,21 +201,21 @@ def csr_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = call.readable()
     batch, heads, nodes, _ = call.query.shape
     table = head_table(heads, call.heads())
-    ranges = head_ranges(call.query, call.key, call.value)
+    ranges = head_ranges(call.query, call.key, call.values)
     args = record(
         {
             **call.record(),
             **strided("out", out),
             **strided("lse", lse),
             **(strided("mixed", mixed) if call.mixed_features is not None else {}),
-            **prefetched(call.key, call.value, len(ranges)),
+            **prefetched(call.key, call.values, len(ranges)),
             **listed(call.indptr, call.col, call.edge),
             "heads": table.ctypes.data,
         }
     )
     blocks = num_blocks(call.pairs, nodes, heads // len(ranges) * call.pair_size)
     tasks = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-    kernel = find_kernel("forward", call.form, call.feature_lanes, call.query, call.value)
+    kernel = find_kernel("forward", call.form, call.feature_lanes, call.query, call.values)
     run_tasks(kernel, args, tasks, batch * call.pairs * heads * call.pair_size)
     return results
 
@@ -254,7 +259,7 @@ def csr_backward(
     for name in ("add", "key_vectors", "value_vectors", "key_features", "value_features"):
         if need[name]:
             grad[name].zero_()  # added to, and pairs that no row lists have gradient 0
-    ranges = head_ranges(call.query, call.key, call.value)
+    ranges = head_ranges(call.query, call.key, call.values)
     if len(ranges) == 1:  # a query's statistics lie as its heads do
         stats = call.query.new_empty(batch, nodes, heads, 2).transpose(1, 2)
     else:
@@ -271,10 +276,11 @@ def csr_backward(
         if need[name] and not coded[name]:
             partial[name] = grad[name][None]
 
+    dv = grad.get("key" if call.value is None else "value")  # both are added to one, if they are of one tensor
     heads_of = {
         **call.heads(),
         "dk": (grad.get("key"), 1),
-        "dv": (grad.get("value"), 1),
+        "dv": (dv, 1),
         "dkvec": (partial.get("key_vectors"), 2),
         "dvvec": (partial.get("value_vectors"), 2),
         "dkweight": (partial.get("key_weight"), 1),
@@ -309,11 +315,11 @@ def csr_backward(
             **strided("dkweight", partial.get("key_weight")),
             **strided("dvfeat", grad.get("key_features" if call.one_features else "value_features")),
             **strided("datt", partial.get("att")),
-            **prefetched(call.key, call.value, len(row_ranges)),
+            **prefetched(call.key, call.values, len(row_ranges)),
             **listed(call.indptr, call.col, call.edge),
         }
     )
-    kernel = find_kernel("rows", call.form, call.feature_lanes, call.query, call.value)
+    kernel = find_kernel("rows", call.form, call.feature_lanes, call.query, call.values)
     if not any(need[name] for name in _GRADIENTS[3:] if name != "key_query"):
         groups = [[(b, b + 1) for b in range(batch)]]
     elif call.indptr.size(0) == 1:
@@ -331,14 +337,14 @@ def csr_backward(
             {
                 **both,
                 **strided("dk", grad.get("key")),
-                **strided("dv", grad.get("value")),
+                **strided("dv", dv),
                 **prefetched(call.query, g_out, len(ranges)),
                 **listed(call.t_indptr, call.t_row, call.t_edge),
             }
         )
         blocks = num_blocks(call.pairs, keys, pair_size)
         columns = [(b, *some, block, blocks) for b in range(batch) for some in ranges for block in range(blocks)]
-        kernel = find_kernel("columns", call.form, call.feature_lanes, call.query, call.value)
+        kernel = find_kernel("columns", call.form, call.feature_lanes, call.query, call.values)
         run_tasks(kernel, by_columns, columns, work)
     return grads
 
@@ -348,7 +354,7 @@ def _heads_share(call: _Call, need: dict[str, bool]) -> bool:
     fewer = {
         "add": call.add is not None and call.add.size(1) < call.query.size(1),
         "key_vectors": call.key_vectors is not None and call.key_vectors.size(1) < call.key.size(1),
-        "value_vectors": call.value_vectors is not None and call.value_vectors.size(1) < call.value.size(1),
+        "value_vectors": call.value_vectors is not None and call.value_vectors.size(1) < call.values.size(1),
         "key_features": True,
         "value_features": True,
     }
