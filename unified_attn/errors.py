@@ -37,5 +37,9 @@ def refuse_second_derivative(ctx: object, *grads: object) -> NoReturn:
         UnsupportedError: Always.
     """
     raise UnsupportedError(
-        "csr", ["the fused kernels have no second derivative; use backend='scatter' or backend='reference'"]
+        "csr",
+        [
+            "the fused kernels have no second derivative; use backend='scatter' or backend='reference' (of a layer: "
+            "layer.backend = 'scatter')"
+        ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -173,7 +174,7 @@ def check_integers(name: str, tensor: object, remedy: str) -> None:
 
 def check_count(name: str, value: object, remedy: str) -> None:
     """Raises TypeError unless ``value`` is an int (bool is none)."""
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+    if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):  # NumPy's integers are Integral
         raise TypeError(f"{name} is {value!r}; {remedy}")
 
 

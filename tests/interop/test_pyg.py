@@ -81,7 +81,65 @@ def test_hand_written_net() -> None:
         "shared, again: TransformerConv becomes unified_attn.nn.TransformerConv\n"
         "rest.0: GATv2Conv becomes unified_attn.nn.GATv2Conv"
     )
-    assert str(convert.report(net)) == "no attention layer of torch-geometric found"
+    assert str(convert.report(net)) == (
+        "no attention layer of torch-geometric found\nalready of unified_attn.nn: first, shared, rest.0"
+    )
+    assert str(convert.report(nn.Linear(2, 3))) == "no attention layer of torch-geometric found"
+
+
+def test_other_attention_layers_are_named() -> None:
+    model = nn.ModuleList([pyg.SuperGATConv(4, 4), pyg.GATConv(4, 4), pyg.RGATConv(4, 4, 2)])
+    report = convert.report(model)
+    assert report.converted == ("1",)
+    assert report.left == {"0": "there is no such layer here", "2": "there is no such layer here"}
+
+
+@pytest.mark.parametrize("method", ["propagate", "edge_updater", "message", "forward"])
+def test_a_replaced_method_is_kept(method: str) -> None:
+    layer = pyg.GATConv(4, 4)
+    setattr(layer, method, lambda *args, **kwargs: None)
+    assert convert.report(layer).left == {"": f"the method {method} was replaced on the object"}
+
+
+def test_what_a_user_put_on_a_layer_goes_along() -> None:
+    layer = pyg.GATConv((-1, -1), 4)
+    layer.tag = marker = object()
+    assert convert(layer).tag is marker
+    assert not hasattr(convert(pyg.GATConv(4, 4)), "aggr_module")
+
+
+@pytest.mark.parametrize("make", [pyg.GATConv, pyg.GATv2Conv])
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 3}, {"heads": 2, "residual": True}])
+def test_targets_that_are_the_first_sources(make: Callable[..., nn.Module], options: dict) -> None:
+    """The pattern of neighbour sampling: a loop joins target i and source i, which are one node."""
+    x = features(7, 5, dtype=torch.float64).requires_grad_()
+    edges = torch.tensor([[0, 6, 2, 5, 4, 4], [1, 0, 1, 2, 0, 0]])
+    edge_attr = features(6, 3, dtype=torch.float64) if "edge_dim" in options else None
+    theirs = make(5, 4, **options).double()
+    mine = convert(copy.deepcopy(theirs))
+    outs = [layer((x, x[:3]), edges, edge_attr=edge_attr) for layer in (theirs, mine)]
+    torch.testing.assert_close(outs[1], outs[0], rtol=1e-9, atol=1e-9)
+    weights = torch.randn_like(outs[0])
+    grads = [torch.autograd.grad(out, x, weights)[0] for out in outs]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match=r"give \(x, x\[:n\]\), the view itself"):
+        mine((x, x[:3].clone()), edges, edge_attr=edge_attr)
+
+
+@pytest.mark.parametrize("make", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
+def test_second_derivatives_by_another_back_end(make: Callable[..., nn.Module]) -> None:
+    theirs = make(5, 4).double()
+    mine = convert(copy.deepcopy(theirs))
+    mine.backend = "scatter"
+    twice = []
+    for layer in (theirs, mine):
+        x = features(7, 5, dtype=torch.float64).requires_grad_()
+        (grad,) = torch.autograd.grad(layer(x, EDGES).square().sum(), x, create_graph=True)
+        twice.append(torch.autograd.grad(grad.square().sum(), x)[0])
+    torch.testing.assert_close(twice[1], twice[0], rtol=1e-8, atol=1e-8)
+    mine.backend = "none such"
+    with pytest.raises(ValueError, match="none such"):
+        mine(features(7, 5, dtype=torch.float64), EDGES)
 
 
 KEPT = "self-loops that the graph has keep their edge features, which torch-geometric replaces"
@@ -152,7 +210,9 @@ def test_hetero_conv() -> None:
             RELATIONS[2]: pyg.TransformerConv((5, 5), 4, heads=2),
         }
     ).double()
-    assert convert.report(model).findings[0].notes == ("self-loops over one node set, none between two",)
+    assert convert.report(model).findings[0].notes == (
+        "self-loops over one node set, none between two, where torch-geometric adds them",
+    )
     same(model, lambda net: torch.cat([out for _, out in sorted(net(x, edges).items())]), list(x.values()), 3)
 
 

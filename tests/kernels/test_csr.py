@@ -59,6 +59,7 @@ def stack(parts):
 def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None, key_code=None, value_code=None):
     """The definition, one row at a time. ``drop [B, H, E]`` multiplies the weights."""
     q, k, v, add, att = (tensors.get(name) for name in ("query", "key", "value", "add", "att"))
+    v = k if v is None else v
     kvec = at_pairs(tensors, "key", key_code, k.shape[0], k.shape[1], len(pair_lists[0][0]))
     vvec = at_pairs(tensors, "value", value_code, v.shape[0], v.shape[1], len(pair_lists[0][0]))
     outs, lses = [], []
@@ -145,7 +146,8 @@ def operands(
 
 def run(tensors, rows, *, key_code=None, value_code=None, **options):
     tensors = dict(tensors)
-    query, key, value = (tensors.pop(name) for name in ("query", "key", "value"))
+    query, key = (tensors.pop(name) for name in ("query", "key"))
+    value = tensors.pop("value", key)
     vectors = {
         f"{side}_vectors": Operands(
             tensors.pop(f"{side}_vectors", None),
@@ -204,6 +206,15 @@ def check(tensors, rows, pair_lists, *, drop=None, **options):
 def test_equals_the_loop(dtype, form, width, size, full):
     pairs = random_graph()
     tensors = operands(dtype, width=width, size=size, full=full, form=form)
+    check(tensors, pairs_of(*pairs, 6, 7), [pairs], scale=0.6, slope=0.1)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("form", "width", "kheads"), [("dot", 8, 4), ("sum", 8, 4), ("dot", 5, 2), ("sum", 40, 1)])
+def test_keys_that_are_the_values_get_one_gradient(form, width, kheads, full):
+    pairs = random_graph()
+    tensors = operands(torch.float64, width=width, size=width, kheads=kheads, vheads=kheads, full=full, form=form)
+    del tensors["value"]
     check(tensors, pairs_of(*pairs, 6, 7), [pairs], scale=0.6, slope=0.1)
 
 

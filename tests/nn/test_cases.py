@@ -244,11 +244,12 @@ ADJACENCY = torch.eye(4)
         ((X, Causal()), ValueError, "edge_index is the mask Causal(), which holds no single Graph"),
         ((X, Graph(EDGE, num_keys=5)), ValueError, "num_keys = 5"),
         ((X, EDGE, torch.ones(1, 2, dtype=DOUBLE)), ValueError, "edge_attr is given, but the layer was made without"),
-        ((X[:, :2], EDGE), ValueError, "has shape [4, 2], but the layer was made for 3 channels"),
+        ((X[:, :2], EDGE), ValueError, "have size 2 (shape [4, 2]), but the layer was made for 3 channels"),
         ((X[0], EDGE), ValueError, "x has shape [3]; it must be [N, F]"),
         ((X.long(), EDGE), TypeError, "x is [4, 3] int64; give floats"),
         (([X], EDGE), TypeError, "x is a list of 1; give a tensor [N, F], or a pair"),
-        (((None, X), EDGE), TypeError, "x is NoneType"),
+        (((None, X), EDGE), TypeError, "x of the sources is NoneType"),
+        ((X.float(), EDGE), TypeError, "features are torch.float32, but the layer's weights torch.float64"),
     ],
 )
 def test_51_53_54_wrong_inputs_raise(name: str, args: Any, error: type[Exception], message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from unified_attn.interop.pyg_twins import LAYERS, name_of, notes, reason, twin
+from unified_attn.interop.pyg_twins import LAYERS, OTHERS, name_of, notes, reason, twin
 from unified_attn.operator import kind_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -43,9 +43,11 @@ class Report:
 
     Args:
         findings: One a layer, in the order of the model.
+        ours: Paths of the layers that are this library's already.
     """
 
     findings: tuple[Finding, ...]
+    ours: tuple[str, ...] = ()
 
     @property
     def converted(self) -> tuple[str, ...]:
@@ -58,7 +60,9 @@ class Report:
         return {path: finding.reason for finding in self.findings if finding.reason for path in finding.paths}
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.findings)) or "no attention layer of torch-geometric found"
+        lines = [*map(str, self.findings)] or ["no attention layer of torch-geometric found"]
+        already = [f"already of unified_attn.nn: {', '.join(path or '(the model itself)' for path in self.ours)}"]
+        return "\n".join([*lines, *(already if self.ours else [])])
 
     __repr__ = __str__
 
@@ -74,10 +78,15 @@ class Convert:
     one layer.
 
     Outputs and gradients are the same, but for the faults that the layers' docstrings name. A layer with two input
-    sizes that asked for self-loops gets them over one node set, and none between two.
+    sizes that asked for self-loops gets them over one node set, and none between two. Backward may be differentiated
+    again after ``layer.backend = "scatter"``.
 
     Left alone, and named in the report: subclasses (a parametrization makes one), layers with another aggregation or
-    flow, with hooks or replaced methods, with an explainer, and with parts that are not torch-geometric's own.
+    flow, with hooks or replaced methods, with an explainer, with parts that are not torch-geometric's own; other layers
+    with attention, such as ``SuperGATConv``. Layers in plain Python lists are not found, as torch does not either.
+
+    ``torch_geometric.explain`` and torch-geometric's own ``to_hetero`` work on ``MessagePassing`` layers alone: explain
+    the model before it is converted (or load its weights into an unconverted one), and see :func:`to_hetero`.
 
     Args:
         model: Any module; if it is itself such a layer, use what is returned.
@@ -115,12 +124,11 @@ class Convert:
         Args:
             model: Any module.
         """
-        return Report(
-            tuple(
-                Finding(tuple(paths), name_of(module), reason(module), () if reason(module) else notes(module))
-                for paths, module in _survey(model)
-            )
+        findings = tuple(
+            Finding(tuple(paths), name_of(module), reason(module), () if reason(module) else notes(module))
+            for paths, module in _survey(model)
         )
+        return Report(findings, tuple(path for path, module in model.named_modules() if isinstance(module, LAYERS)))
 
     def __repr__(self) -> str:
         return "convert"
@@ -201,12 +209,12 @@ def _replaced(model: Model, by: dict[int, Any]) -> Model:
 
 
 def _survey(model: nn.Module) -> Iterator[tuple[list[str], nn.Module]]:
-    """Each layer that is, or derives from, one with a namesake here, with all its paths."""
+    """Each layer that is, or derives from, one with attention, with all its paths."""
     import torch_geometric.nn as pyg
 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {kind_of(model)}; give a torch.nn.Module")
-    theirs = tuple(getattr(pyg, layer.__name__) for layer in LAYERS)
+    theirs = tuple(getattr(pyg, name) for name in (*(layer.__name__ for layer in LAYERS), *OTHERS))
     paths: dict[int, list[str]] = {}
     found: dict[int, nn.Module] = {}
     for path, module in model.named_modules(remove_duplicate=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +18,8 @@ Attention = GATConv | GATv2Conv | TransformerConv | HGTConv
 LAYERS: tuple[type[Attention], ...] = (GATConv, GATv2Conv, TransformerConv, HGTConv)
 """Those that have a namesake in torch-geometric; their constructor arguments are attributes there."""
 
-METHODS = ("forward", "message", "aggregate", "update", "edge_update", "message_and_aggregate")
-"""What somebody may have replaced on one object."""
+OTHERS = ("AGNNConv", "HANConv", "HEATConv", "PointTransformerConv", "RGATConv", "SuperGATConv")
+"""Layers of torch-geometric with attention that have no namesake here."""
 
 
 def name_of(module: nn.Module) -> str:
@@ -37,8 +39,9 @@ def reason(module: Any) -> str:
     from torch_geometric.nn.aggr import SumAggregation
 
     if ours_of(module) is None:
-        base = next(layer.__name__ for layer in LAYERS if layer.__name__ in {c.__name__ for c in type(module).__mro__})
-        return f"it is a subclass of {base}, which may do anything"
+        named = {c.__name__ for c in type(module).__mro__}
+        base = next((layer.__name__ for layer in LAYERS if layer.__name__ in named), None)
+        return f"it is a subclass of {base}, which may do anything" if base else "there is no such layer here"
     if type(module.aggr_module) is not SumAggregation:
         return f"it aggregates by {module.aggr!r}, and attention sums"
     if module.flow != "source_to_target":
@@ -55,7 +58,7 @@ def reason(module: Any) -> str:
         hooks = _hooks(part)
         if hooks:
             return f"the hooks{place} ({', '.join(hooks)}) would be lost"
-        replaced = [name for name in METHODS if name in vars(part)]
+        replaced = [name for name in vars(part) if inspect.isfunction(getattr(type(part), name, None))]
         if replaced:
             return f"the method {replaced[0]}{place} was replaced on the object"
     try:
@@ -96,7 +99,7 @@ def notes(module: Any) -> tuple[str, ...]:
     loops = _loops(module)
     edges = ours_of(module) in (GATConv, GATv2Conv) and module.edge_dim is not None
     found = {
-        "self-loops over one node set, none between two": loops == IF_ONE_SET,
+        "self-loops over one node set, none between two, where torch-geometric adds them": loops == IF_ONE_SET,
         "self-loops that the graph has keep their edge features, which torch-geometric replaces": bool(loops) and edges,
         "edge features that are missing raise, where torch-geometric leaves them out": edges,
     }
@@ -151,9 +154,18 @@ def _empty(module: Any) -> nn.Module:
         return ours(**ARGUMENTS[ours](module))
 
 
+@functools.cache
+def _own_attributes(kind: Any) -> frozenset[str]:
+    """What torch-geometric puts on an object of such a layer; anything else is its user's."""
+    few = {"metadata": (["a"], [("a", "to", "a")])} if kind.__name__ == "HGTConv" else {}
+    return frozenset(vars(kind(1, 1, **few)))
+
+
 def twin(module: nn.Module) -> nn.Module:
-    """Our layer with the very parameters of theirs."""
+    """Our layer with the very parameters of theirs, and what a user put on the object."""
     twin = _empty(module)
+    for name in sorted(vars(module).keys() - _own_attributes(type(module))):
+        setattr(twin, name, getattr(module, name))
     for path, part in twin.named_modules(remove_duplicate=False):
         source: Any = module.get_submodule(path)
         if isinstance(part, Linear):

@@ -83,10 +83,10 @@ def csr_attention(
             key_weight = key_vectors.weight.transpose(1, 2)
     one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
     out, lse, mixed = torch.ops.unified_attn.csr_forward(
-        query, key, None if value is key else value, add, key_vectors.rows, value_vectors.rows, key_vectors.features, key_query, key_weight,
-        None if one_features else value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code),
-        rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p,
-        pair_counter, one_features,
+        query, key, None if value is key else value, add, key_vectors.rows, value_vectors.rows, key_vectors.features,
+        key_query, key_weight, None if one_features else value_vectors.features, att, _narrow(key_vectors.code),
+        _narrow(value_vectors.code), rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed,
+        scale, cap, slope, dropout_p, pair_counter, one_features,
     )  # fmt: skip
     if value_vectors.weight is not None:
         out = out + mixed @ _per_query_head(value_vectors.weight, query).transpose(1, 2)

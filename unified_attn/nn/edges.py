@@ -152,7 +152,8 @@ def _checked(edge_attr: Tensor | None, edge_dim: int | None, num_edges: int) -> 
     if edge_attr is None:
         if edge_dim is not None:
             raise ValueError(
-                f"the layer was made with edge_dim={edge_dim}, but edge_attr is missing; give [E, {edge_dim}] features"
+                f"the layer was made with edge_dim={edge_dim}, but edge_attr is missing; give [E, {edge_dim}] features "
+                f"(a sparse tensor's values are features if it is [targets, sources, edge_dim], not one number an edge)"
             )
         return None
     if edge_dim is None:

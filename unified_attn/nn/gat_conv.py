@@ -26,7 +26,7 @@ from unified_attn.nn.heads import (
 )
 from unified_attn.nn.linear import Linear, glorot
 from unified_attn.nn.self_loops import check_fill_value
-from unified_attn.pairs import check_number, hold
+from unified_attn.pairs import check_count, check_number, hold
 from unified_attn.scores import GAT
 
 
@@ -40,7 +40,8 @@ class GATConv(nn.Module):
 
     - Self-loops are added to the nodes that have none; the caller's own loops stay, with their features (there they are
       replaced). Several loops at one node stay several.
-    - Over two node sets, ``(x_src, x_dst)`` or ``(x, None)``, asking for self-loops raises; ``(x, x)`` is one set.
+    - Over two node sets, ``(x_src, x_dst)`` or ``(x, None)``, asking for self-loops raises; ``(x, x)`` is one set, and
+      so is ``(x, x[:n])``, whose targets are the first of the sources.
     - Edge features that were not declared raise, and so do declared ones that are missing.
     - Weights are returned as they are before dropout, and only for ``return_attention_weights=True``.
     - Targets without features, ``(x, None)``, under ``residual=True`` raise; there the residual is left out.
@@ -62,6 +63,8 @@ class GATConv(nn.Module):
         residual: Whether to add a learned projection of x_i.
         aggr: ``"add"``: attention has no other.
         flow: ``"source_to_target"``: for the other direction turn the edges.
+        backend: What runs it, as in :func:`~unified_attn.attention`; ``"scatter"`` has second derivatives. May be set
+            later, on the object.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -105,6 +108,7 @@ class GATConv(nn.Module):
         *,
         aggr: str = "add",
         flow: str = "source_to_target",
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         check_options(heads, dropout, edge_dim, aggr, flow)
@@ -114,6 +118,7 @@ class GATConv(nn.Module):
         of_sources, of_targets = pair_of_sizes(in_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
+        self.backend = backend
         self.heads = heads
         self.concat = concat
         self.negative_slope = negative_slope
@@ -196,7 +201,7 @@ class GATConv(nn.Module):
 
         score = GAT(self.att_src[0], self.att_dst[0], self.negative_slope, edge=self._edge_logits(edge_attr))
         p = self.dropout if self.training else 0.0
-        out, weights = attend(q, k, k, edges, score=score, dropout_p=p, return_weights=wanted)
+        out, weights = attend(q, k, k, edges, score=score, dropout_p=p, return_weights=wanted, backend=self.backend)
         out = join_heads(out, self.concat)
         if residual is not None:
             out = out + residual
@@ -212,7 +217,7 @@ class GATConv(nn.Module):
         if target is None:
             return k, no_queries(k, num_queries)
         if one_set and to_key is to_query:
-            return k, k
+            return k, k if target is source else k[:num_queries]
         return k, split_heads(to_query(target), self.heads)
 
     def _edge_logits(self, edge_attr: Tensor | None) -> Tensor | None:
@@ -229,6 +234,10 @@ class GATConv(nn.Module):
 
 def _sizes(source: Tensor, target: Tensor | None, size: tuple[int, int] | None) -> tuple[int, int]:
     """(Ns, Nt), where ``size`` says what features cannot, and must not contradict them."""
+    if size is not None and not (isinstance(size, (tuple, list)) and len(size) == 2):
+        raise TypeError(f"size is {size!r}; give (Ns, Nt), the numbers of sources and targets")
+    for end in size or ():
+        check_count("size", end, "give (Ns, Nt), the numbers of sources and targets")
     num_keys = source.shape[0]
     num_queries = num_keys if size is None else size[1]
     if target is not None:

@@ -40,7 +40,8 @@ class GATv2Conv(nn.Module):
 
     - Self-loops are added to the nodes that have none; the caller's own loops stay, with their features (there they are
       replaced). Several loops at one node stay several.
-    - Over two node sets, ``(x_src, x_dst)``, asking for self-loops raises; ``(x, x)`` is one set.
+    - Over two node sets, ``(x_src, x_dst)``, asking for self-loops raises; ``(x, x)`` is one set, and so is
+      ``(x, x[:n])``, whose targets are the first of the sources.
     - Edge features that were not declared raise, and so do declared ones that are missing.
     - Weights are returned as they are before dropout, and only for ``return_attention_weights=True``.
 
@@ -61,6 +62,8 @@ class GATv2Conv(nn.Module):
         residual: Whether to add a learned projection of x_i.
         aggr: ``"add"``: attention has no other.
         flow: ``"source_to_target"``: for the other direction turn the edges.
+        backend: What runs it, as in :func:`~unified_attn.attention`; ``"scatter"`` has second derivatives. May be set
+            later, on the object.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -99,6 +102,7 @@ class GATv2Conv(nn.Module):
         *,
         aggr: str = "add",
         flow: str = "source_to_target",
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         check_options(heads, dropout, edge_dim, aggr, flow)
@@ -108,6 +112,7 @@ class GATv2Conv(nn.Module):
         of_sources, of_targets = pair_of_sizes(in_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
+        self.backend = backend
         self.heads = heads
         self.concat = concat
         self.negative_slope = negative_slope
@@ -170,7 +175,10 @@ class GATv2Conv(nn.Module):
         loops = asks_for_loops(self.add_self_loops, one_set)
         residual = None if self.res is None else self.res(target)
         k = split_heads(self.lin_l(source), self.heads)
-        q = k if one_set and self.share_weights else split_heads(self.lin_r(target), self.heads)
+        if one_set and self.share_weights:
+            q = k if target is source else k[: target.shape[0]]
+        else:
+            q = split_heads(self.lin_r(target), self.heads)
 
         edges, edge_attr = read_edges(
             edge_index,
@@ -185,7 +193,9 @@ class GATv2Conv(nn.Module):
         bias = edge_vectors(self.lin_edge, edge_attr, value=False)
         p = self.dropout if self.training else 0.0
         score = GATv2(self.att[0], self.negative_slope)
-        out, weights = attend(q, k, k, edges, bias=bias, score=score, dropout_p=p, return_weights=wanted)
+        out, weights = attend(
+            q, k, k, edges, bias=bias, score=score, dropout_p=p, return_weights=wanted, backend=self.backend
+        )
         out = join_heads(out, self.concat)
         if residual is not None:
             out = out + residual

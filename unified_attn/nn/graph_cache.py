@@ -62,7 +62,7 @@ def edges_of(edge_index: Tensor, num_keys: int, num_queries: int, *, loops: bool
         edge_index: ``[2, E]`` integers, sources then targets.
         num_keys: Number of sources.
         num_queries: Number of targets.
-        loops: Whether to add a loop to each node that has none (then the two numbers are one).
+        loops: Whether to add a loop to each target that has none (then the targets are the first of the sources).
 
     Returns:
         :class:`Edges`. In compiled code, where sizes must not depend on data, every node gets a loop and the graph
@@ -89,7 +89,7 @@ def _made(edge_index: Tensor, num_keys: int, num_queries: int, loops: bool) -> E
     hidden: Tensor | None = None
     if loops:
         Graph(edge_index)  # whatever is wrong with the list is said before its numbers are read
-        looped = looped_nodes(edge_index, num_queries)
+        looped = looped_nodes(edge_index, num_keys, num_queries)
         nodes = torch.arange(num_queries, device=edge_index.device)
         if compiling:
             hidden = torch.cat([looped.new_zeros(edge_index.shape[1]), looped])

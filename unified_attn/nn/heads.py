@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from unified_attn.biases import Bias
@@ -32,6 +33,8 @@ def check_options(heads: int, dropout: float, edge_dim: int | None, aggr: str, f
         raise ValueError(f"dropout is {dropout}; it is a probability in [0, 1]")
     if edge_dim is not None:
         check_count("edge_dim", edge_dim, "give the number of features an edge, or None for none")
+        if edge_dim != -1 and edge_dim < 1:
+            raise ValueError(f"edge_dim is {edge_dim}; it must be positive, -1 for that of the first input, or None")
     if aggr not in ("add", "sum"):
         raise ValueError(f"aggr is {aggr!r}; attention sums over the edges of a target: only 'add' is there")
     if flow != "source_to_target":
@@ -52,7 +55,7 @@ def pair_of_sizes(in_channels: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def ends(x: Tensor | tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None, bool]:
-    """Features of sources and targets, and whether they are one set of nodes: ``x``, or ``(x, x)``.
+    """Features of sources and targets, and whether targets are the first of the sources.
 
     Raises:
         TypeError: If x is neither floats nor a pair.
@@ -65,13 +68,33 @@ def ends(x: Tensor | tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | Non
         source, target = x
     else:
         raise TypeError(f"x is {describe_kind(x)}; give a tensor [N, F], or a pair of them: (sources, targets)")
-    for name, rows in (("x", source), ("the target's x", target)):
-        if rows is None and name != "x":
+    named = [("x", source)] if isinstance(x, Tensor) else [("x of the sources", source), ("x of the targets", target)]
+    for name, rows in named:
+        if rows is None and name == "x of the targets":
             continue
         check_floats(name, rows, "give floats, [N, F]")
         if rows is not None and rows.dim() != 2:
             raise ValueError(f"{name} has shape {list(rows.shape)}; it must be [N, F], one row a node")
-    return source, target, source is target
+    return source, target, target is not None and first_rows(source, target)
+
+
+def first_rows(source: Tensor, target: Tensor) -> bool:
+    """Whether the targets are the first of the sources: the same tensor, or a view of its first rows.
+
+    Those who sample neighbours put the targets first among the sources and pass ``(x, x[:n])``. Compiled code and
+    transforms of torch.func cannot see where a tensor lies; there only the same tensor counts.
+    """
+    if source is target:
+        return True
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or source.is_meta:
+        return False
+    return (
+        source.data_ptr() == target.data_ptr()
+        and source.stride() == target.stride()
+        and source.dtype == target.dtype
+        and source.shape[0] >= target.shape[0]
+        and source.shape[1:] == target.shape[1:]
+    )
 
 
 def describe_kind(x: object) -> str:
@@ -105,8 +128,8 @@ def asks_for_loops(add_self_loops: bool | str, one_set: bool) -> bool:
     if add_self_loops is True and not one_set:
         raise ValueError(
             "x is a pair of two node sets, and a self-loop from source i to target i would join two nodes that have "
-            "nothing but a number in common: make the layer with add_self_loops=False (or 'if_one_set'), or give "
-            "(x, x) if it is one set"
+            "nothing but a number in common: make the layer with add_self_loops=False (or 'if_one_set'); if the "
+            "targets are the first n sources, give (x, x[:n]), the view itself"
         )
     return bool(add_self_loops) and one_set
 
@@ -131,9 +154,10 @@ def attend(
     score: Score | None = None,
     dropout_p: float = 0.0,
     return_weights: bool = False,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over the edges: ``[Nq, H, C]``, and on request weights ``[E + M, H]`` before dropout."""
-    out = graph_attention(q, k, v, edges.mask, bias=bias, score=score, dropout_p=dropout_p)
+    out = graph_attention(q, k, v, edges.mask, bias=bias, score=score, dropout_p=dropout_p, backend=backend)
     if not return_weights:
         return out, None
     q, k = (x.transpose(0, 1)[None] for x in (q, k))

@@ -71,6 +71,8 @@ class HeteroAttention(nn.Module):
         residual: ``"add"``: out_i + x_i. ``"gated"``: a out_i + (1 - a) x_i, a = sigmoid of a learned number a type.
         dropout: Probability to drop a weight in training.
         bias: Whether the projections of the types have biases.
+        backend: What runs it, as in :func:`~unified_attn.attention`; ``"scatter"`` has second derivatives. May be set
+            later, on the object.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -118,8 +120,10 @@ class HeteroAttention(nn.Module):
         residual: Literal["add", "gated"] | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        backend: str | None = None,
     ) -> None:
         super().__init__()
+        self.backend = backend
         self.node_types, self.relations = read_metadata(metadata)
         sizes = _sizes(in_channels, self.node_types)
         _check_options(out_channels, heads, softmax, residual, dropout)
@@ -253,6 +257,7 @@ class HeteroAttention(nn.Module):
             score=cast(Score, self.scores[table_key(*group[0])]) if len(self.scores) else self.score,
             dropout_p=self.dropout if self.training else 0.0,
             return_weights=wanted,
+            backend=self.backend,
         )
         found = () if weights is None else weights.split([part.shape[1] for part in parts])
         return out, dict(zip(group, found, strict=False))

@@ -13,6 +13,7 @@ from unified_attn.nn.edges import edge_list
 from unified_attn.nn.graph_cache import edges_of
 from unified_attn.nn.heads import attend, check_options, ends, split_heads
 from unified_attn.nn.typed import NodeType, Relation, RelationLinear, TypedLinear, inner_name, parameters_by_name
+from unified_attn.operator import kind_of
 from unified_attn.pairs import check_count
 
 
@@ -37,6 +38,8 @@ class HGTConv(nn.Module):
         metadata: (node types, relations), the latter as (source type, name, target type).
         heads: H.
         flow: ``"source_to_target"``: for the other direction turn the edges.
+        backend: What runs it, as in :func:`~unified_attn.attention`; ``"scatter"`` has second derivatives. May be set
+            later, on the object.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -62,12 +65,15 @@ class HGTConv(nn.Module):
         heads: int = 1,
         *,
         flow: str = "source_to_target",
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         check_options(heads, 0.0, None, "add", flow)
         check_count("out_channels", out_channels, "give the size of all heads together")
         if out_channels % heads:
             raise ValueError(f"out_channels = {out_channels} is no multiple of heads = {heads}")
+        if not isinstance(metadata, (tuple, list)) or len(metadata) != 2:
+            raise TypeError(f"metadata is {metadata!r}; give (node types, relations), as HeteroData.metadata() does")
         kinds, relations = list(metadata[0]), list(metadata[1])
         sizes = dict(in_channels) if isinstance(in_channels, Mapping) else dict.fromkeys(kinds, in_channels)
         if set(sizes) != set(kinds):
@@ -77,6 +83,7 @@ class HGTConv(nn.Module):
                 raise ValueError(f"relation {relation} must be (source type, name, target type), of {kinds}")
         self.in_channels = sizes
         self.out_channels = out_channels
+        self.backend = backend
         self.heads = heads
         self.node_types: list[NodeType] = kinds
         self.edge_types: list[Relation] = relations
@@ -121,14 +128,17 @@ class HGTConv(nn.Module):
         first: dict[NodeType, int] = {}
         rows = 0
         for kind, x in x_dict.items():
-            ends(x)
-            parts = self.kqv_lin(kind, x).chunk(3, dim=1)
+            try:
+                ends(x)
+                parts = self.kqv_lin(kind, x).chunk(3, dim=1)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"x_dict[{kind!r}]: {error}") from error
             keys[kind], queries[kind], values[kind] = (split_heads(part, self.heads) for part in parts)
             first[kind], rows = rows, rows + x.shape[0]
         q = torch.cat(list(queries.values()))
         k, v, edge_index = self._relations(keys, values, first, edge_index_dict)
         edges = edges_of(edge_index, k.shape[0], q.shape[0], loops=False)
-        messages = attend(q, k, v, edges)[0].flatten(1)
+        messages = attend(q, k, v, edges, backend=self.backend)[0].flatten(1)
         heard = dict(zip(x_dict, messages.split([x.shape[0] for x in x_dict.values()]), strict=True))
         return {kind: self._joined(kind, heard[kind], x) for kind, x in x_dict.items()}
 
@@ -149,8 +159,8 @@ class HGTConv(nn.Module):
                 num_targets = keys[target].shape[0]
                 try:
                     edge_index = edge_list(edge_index_dict[relation], k.shape[0], num_targets)
-                except ValueError as error:
-                    raise ValueError(f"relation {relation}: {error}") from error
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"relation {relation}: {error}") from error
                 lists.append(torch.stack([edge_index[0] + rows, edge_index[1] + first[target]]))
             else:  # no rows, but gradients of 0
                 k, v = k[:0], v[:0]
@@ -173,6 +183,9 @@ class HGTConv(nn.Module):
         return share * out + (1 - share) * x
 
     def _check(self, x_dict: Mapping[NodeType, Tensor], edge_index_dict: Mapping[Relation, Tensor | Mask]) -> None:
+        for name, given in (("x_dict", x_dict), ("edge_index_dict", edge_index_dict)):
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{name} is {kind_of(given)}; give a dict, by node type and by relation")
         for kind in x_dict:
             if kind not in self.node_types:
                 raise ValueError(f"x_dict holds the type {kind!r}; the layer was made for {self.node_types}")

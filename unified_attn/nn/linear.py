@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.parameter import UninitializedParameter
 
+from unified_attn._autocast import autocasts
 from unified_attn.pairs import check_count
 
 
@@ -37,6 +38,7 @@ class Linear(nn.Module):
         init: How W starts: ``"glorot"``, or ``"fan_in"``, uniformly in +-1 / sqrt(in_channels).
 
     Raises:
+        TypeError: If x and the weight differ in dtype, and autocast is off.
         ValueError: If a size is not positive (``in_channels`` may be -1), or x has another size.
 
     Example:
@@ -89,8 +91,11 @@ class Linear(nn.Module):
             self.reset_parameters()
         if x.shape[-1] != self.in_channels:
             raise ValueError(
-                f"the input has shape {list(x.shape)}, but the layer was made for {self.in_channels} channels"
+                f"rows of features have size {x.shape[-1]} (shape {list(x.shape)}), but the layer was made for "
+                f"{self.in_channels} channels"
             )
+        if x.dtype != self.weight.dtype and not autocasts(x.device):
+            raise TypeError(f"features are {x.dtype}, but the layer's weights {self.weight.dtype}; convert one of them")
 
     def forward(self, x: Tensor) -> Tensor:
         """x ``[..., in_channels]`` to ``[..., out_channels]``."""

@@ -29,11 +29,11 @@ def check_fill_value(fill_value: object) -> None:
         raise TypeError(f"fill_value is {describe(fill_value)}; {remedy}")
 
 
-def looped_nodes(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Which nodes have a self-loop, ``[num_nodes]`` bool, after a range check."""
-    query, key = edge_ends(edge_index, num_nodes, num_nodes)
+def looped_nodes(edge_index: Tensor, num_keys: int, num_queries: int) -> Tensor:
+    """Which targets, the first of the sources, have a self-loop, ``[num_queries]`` bool, after a range check."""
+    query, key = edge_ends(edge_index, num_queries, num_keys)
     own = (query == key).long()
-    looped: Tensor = query.new_zeros(num_nodes).index_add(0, query, own) > 0
+    looped: Tensor = query.new_zeros(num_queries).index_add(0, query, own) > 0
     return looped
 
 

@@ -47,6 +47,8 @@ class TransformerConv(nn.Module):
         root_weight: Whether to add the projection W_s x_i.
         aggr: ``"add"``: attention has no other.
         flow: ``"source_to_target"``: for the other direction turn the edges.
+        backend: What runs it, as in :func:`~unified_attn.attention`; ``"scatter"`` has second derivatives. May be set
+            later, on the object.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -77,12 +79,14 @@ class TransformerConv(nn.Module):
         *,
         aggr: str = "add",
         flow: str = "source_to_target",
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         check_options(heads, dropout, edge_dim, aggr, flow)
         of_sources, of_targets = pair_of_sizes(in_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
+        self.backend = backend
         self.heads = heads
         self.concat = concat
         self.beta = beta and root_weight
@@ -140,7 +144,7 @@ class TransformerConv(nn.Module):
         v = split_heads(self.lin_value(source), self.heads)
         bias = edge_vectors(self.lin_edge, edge_attr, value=True)
         p = self.dropout if self.training else 0.0
-        out, weights = attend(q, k, v, edges, bias=bias, dropout_p=p, return_weights=wanted)
+        out, weights = attend(q, k, v, edges, bias=bias, dropout_p=p, return_weights=wanted, backend=self.backend)
         return with_weights(self._joined(join_heads(out, self.concat), target), edges, weights)
 
     def _joined(self, out: Tensor, target: Tensor) -> Tensor:
