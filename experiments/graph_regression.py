@@ -29,7 +29,7 @@ from unified_attn.models import GraphNet, GraphNetConfig
 ERROR = Metric("mean absolute error", higher_is_better=False, unit="log mol/l")
 ATOMS, BONDS = 65, 5
 TRAINING = TrainingConfig(
-    epochs=60, lr=1e-3, schedule="cosine", optimizer="adamw", weight_decay=0.01, patience=0, clip=1.0
+    epochs=60, lr=1e-3, schedule="cosine", optimizer="adamw", weight_decay=0.01, patience=0, monitor="loss", clip=1.0
 )
 NETWORK = GraphNetConfig(
     num_node_types=ATOMS,

@@ -22,24 +22,59 @@ from experiments.training.config import TrainingConfig
 
 
 class Best(lightning.Callback):
-    """The weights of the best epoch, in memory: writing them at every new best takes longer than an epoch of Cora."""
+    """The weights of the best epoch, in memory: writing them at every new best takes longer than an epoch of Cora.
 
-    def __init__(self, monitor: str, mode: str) -> None:
-        self.monitor, self.sign = monitor, 1.0 if mode == "min" else -1.0
-        self.value, self.epoch = math.inf, -1
+    Of several monitored values none may be worse than ever before, and one must be better.
+
+    Args:
+        modes: `min` or `max` for each monitored value.
+    """
+
+    def __init__(self, modes: dict[str, str]) -> None:
+        self.signs = {name: 1.0 if mode == "min" else -1.0 for name, mode in modes.items()}
+        self.lowest = dict.fromkeys(modes, math.inf)
+        self.epoch = -1
         self.weights: dict[str, torch.Tensor] = {}
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        value = self.sign * float(trainer.callback_metrics[self.monitor])
-        if value < self.value:
-            self.value, self.epoch = value, trainer.current_epoch
+        values = {name: sign * float(trainer.callback_metrics[name]) for name, sign in self.signs.items()}
+        before, self.lowest = self.lowest, {name: min(value, self.lowest[name]) for name, value in values.items()}
+        if values == self.lowest != before:
+            self.epoch = trainer.current_epoch
             self.weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "epoch": self.epoch, "weights": self.weights}
+        return {"lowest": self.lowest, "epoch": self.epoch, "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value, self.epoch, self.weights = state["value"], state["epoch"], state["weights"]
+        self.lowest, self.epoch, self.weights = state["lowest"], state["epoch"], state["weights"]
+
+
+class Patience(lightning.Callback):
+    """Stops a run after so many epochs in which no monitored value was as good as the best of it.
+
+    Args:
+        best: Knows the best of each.
+        epochs: How many.
+    """
+
+    def __init__(self, best: Best, epochs: int) -> None:
+        self.best, self.epochs = best, epochs
+        self.waited = 0
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        best = self.best
+        as_good = [
+            sign * float(trainer.callback_metrics[name]) <= best.lowest[name] for name, sign in best.signs.items()
+        ]
+        self.waited = 0 if any(as_good) else self.waited + 1
+        trainer.should_stop = trainer.should_stop or self.waited >= self.epochs
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.waited = state["waited"]
 
 
 class History(lightning.Callback):

@@ -22,8 +22,9 @@ class TrainingConfig:
         optimizer: `adam`: weight decay is added to the gradient, as in the papers of GCN and GAT. `adamw`: it is apart.
         weight_decay: L2 penalty.
         patience: Epochs without a better `monitor` after which a run stops; 0 = never.
-        monitor: `loss` or `score` of the validation part.
-        threshold: A run stops once `monitor` is better than this; null = never.
+        monitor: `loss` or `score` of the validation part; or `both`, as the GAT paper's program: an epoch is best if
+            neither is worse than ever before, and patience counts epochs in which neither is as good as the best of it.
+        threshold: A run stops once `monitor`, which is not `both` then, is better than this; null = never.
         clip: Largest norm of the gradient; 0 = any.
         save_every: Seconds between checkpoints, which are made at ends of epochs; 0 = after each.
     """
@@ -34,7 +35,7 @@ class TrainingConfig:
     optimizer: Literal["adam", "adamw"] = "adam"
     weight_decay: float = 5e-4
     patience: int = 100
-    monitor: Literal["loss", "score"] = "loss"
+    monitor: Literal["loss", "score", "both"] = "both"
     threshold: float | None = None
     clip: float = 0.0
     save_every: float = 10.0
@@ -46,6 +47,8 @@ class TrainingConfig:
         for name in ("weight_decay", "patience", "clip", "save_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.threshold is not None and self.monitor == "both":
+            raise ValueError(f"threshold is {self.threshold}, but monitor is 'both'; choose 'loss' or 'score'")
 
 
 @dataclass

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from experiments.training.callbacks import Bar, Best, History, RandomState, Saved, Schedule
+from experiments.training.callbacks import Bar, Best, History, Patience, RandomState, Saved, Schedule
 from experiments.training.config import Metric, TrainingConfig
 
 
@@ -80,12 +80,15 @@ def fit(
     # Lightning calls a pytree function that torch has renamed; a batch may be a whole graph, without workers.
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
-    monitor = f"val/{config.monitor}"
-    mode = "max" if config.monitor == "score" and metric.higher_is_better else "min"
-    best, checkpoint = Best(monitor, mode), folder / "last.ckpt"
+    watched = {"loss": "min", "score": "max" if metric.higher_is_better else "min"}
+    modes = {f"val/{name}": mode for name, mode in watched.items() if config.monitor in (name, "both")}
+    best, checkpoint = Best(modes), folder / "last.ckpt"
     callbacks: list[lightning.Callback] = [RandomState(), Schedule(config), best, History(folder / "metrics.csv")]
-    if config.patience or config.threshold is not None:
-        patience = config.patience or config.epochs
+    patience = config.patience or config.epochs
+    if len(modes) > 1:
+        callbacks.append(Patience(best, patience))
+    elif config.patience or config.threshold is not None:
+        ((monitor, mode),) = modes.items()
         callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience, stopping_threshold=config.threshold))
     if progress:
         callbacks.append(Bar(f"seed {seed}", best))

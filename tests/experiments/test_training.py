@@ -87,7 +87,7 @@ def test_a_lookup_is_scored_on_both_parts_and_chosen_by_one(tmp_path: Path, sele
 
 
 def test_a_resumed_run_stops_where_the_straight_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--training.patience", 3, "--training.lr", 1e-30]  # nothing is ever better than the first epoch
+    options = ["--training.patience", 3, "--training.lr", 1e-30, "--training.monitor", "loss"]  # never better again
     straight = nodes("--out", tmp_path / "straight", *options)
     cut_power(monkeypatch, NodeTraining, 2)
     with pytest.raises(PowerCut):
@@ -116,6 +116,28 @@ def test_the_best_epoch_is_tested(tmp_path: Path, monitor: str, best: type(min))
     values = [float(row[f"val/{monitor}"]) for row in logged]
     assert run["best_epoch"] == values.index(best(values)) < 11  # a large rate: the last epoch is not the best
     assert run["val"] == pytest.approx(float(logged[run["best_epoch"]]["val/score"]))
+
+
+def test_both_monitors_choose_and_stop_as_the_gat_papers_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--training.epochs", 60, "--training.lr", 0.3, "--training.monitor", "both", "--training.patience", 4]
+    (run,) = nodes("--out", tmp_path / "straight", *options)["runs"]
+    lowest, highest, waited, best = math.inf, -math.inf, 0, -1
+    logged = rows(tmp_path / "straight/seed-0")
+    for epoch, row in enumerate(logged):
+        loss, score = float(row["val/loss"]), float(row["val/score"])
+        if loss <= lowest and score >= highest:
+            best = epoch
+        waited = 0 if loss <= lowest or score >= highest else waited + 1
+        lowest, highest = min(loss, lowest), max(score, highest)
+        assert waited < 4 or epoch == len(logged) - 1
+    assert (run["best_epoch"], run["epochs"], waited) == (best, len(logged), 4)
+    cut_power(monkeypatch, NodeTraining, run["epochs"] - 2)
+    with pytest.raises(PowerCut):
+        nodes("--out", tmp_path / "cut", *options)
+    (resumed,) = nodes("--out", tmp_path / "cut", "--resume", "true", *options)["runs"]
+    assert (resumed["best_epoch"], resumed["epochs"]) == (run["best_epoch"], run["epochs"])
 
 
 def test_a_run_stops_at_the_threshold(tmp_path: Path) -> None:
@@ -233,6 +255,7 @@ def test_help_says_what_options_are_for(capsys: pytest.CaptureFixture) -> None:
         (["--training.lr", "-1"], "lr is -1"),
         (["--training.patience", "-1"], "patience is -1"),
         (["--training.monitor", "val"], "score"),
+        (["--training.threshold", "0.1", "--training.monitor", "both"], "threshold is 0.1, but monitor is 'both'"),
         (["--seeds", "0"], "seeds is 0"),
         (["--net.dropout", "1"], "dropout is 1"),
         (["--net.heads", "0"], "heads is 0"),

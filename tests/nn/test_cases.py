@@ -326,7 +326,7 @@ def test_targets_without_features_where_they_are_needed() -> None:
         ({"dropout": 1.5}, ValueError, "dropout is 1.5"),
         ({"dropout": torch.tensor(0.5)}, TypeError, "dropout is [] float32"),
         ({"edge_dim": "2"}, TypeError, "edge_dim is '2'"),
-        ({"edge_dim": 0}, ValueError, "in_channels is 0"),
+        ({"edge_dim": 0}, ValueError, "edge_dim is 0"),
         ({"aggr": "mean"}, ValueError, "aggr is 'mean'; attention sums"),
         ({"flow": "target_to_source"}, ValueError, "edge_index.flip(0)"),
     ],
