@@ -52,7 +52,7 @@ def dictionary_lookup(
 
     Args:
         run: Where and how often.
-        sizes: Values of k, 1 or more.
+        sizes: Values of k, 2 or more.
         models: `gat`, `gatv2` and `dot` with one head, `gat-8` with eight; all 128 wide.
         layers: Whose layers: ours, or torch-geometric's as a baseline with the same seeds.
         select: By whose accuracy the best epoch is chosen. The authors' program takes the test part, so that what is
@@ -65,9 +65,9 @@ def dictionary_lookup(
     Returns:
         Results of each model and size, by `MODEL-SIZE`.
     """
-    for name, numbers in (("sizes", sizes), ("batch", [batch]), ("steps", [steps])):
-        if not numbers or min(numbers) < 1:
-            raise SettingError(f"{name} is {numbers}; give numbers of at least 1")
+    for name, numbers, least in (("sizes", sizes, 2), ("batch", [batch], 1), ("steps", [steps], 1)):
+        if not numbers or min(numbers) < least:
+            raise SettingError(f"{name} is {numbers}; give numbers of at least {least}")
     if not 0 <= dropout < 1:
         raise SettingError(f"dropout is {dropout}; it must lie in 0..1, below 1")
     if not models:

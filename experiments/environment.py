@@ -18,7 +18,9 @@ def environment(command: str, packages: tuple[str, ...]) -> dict[str, str]:
         command: That gives the numbers again.
         packages: Whose versions matter, torch aside.
     """
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    here = Path(__file__).parent  # the commit of this code, wherever it is run from
+    describe = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(describe, cwd=here, capture_output=True, text=True, check=False)
     model = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     versions = [f"{name} {metadata.version(name)}" for name in packages]
     return {

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from rich import get_console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.training.config import TrainingConfig
+from experiments.training.config import SettingError, TrainingConfig
 
 
 class Best(lightning.Callback):
@@ -77,6 +77,19 @@ class Patience(lightning.Callback):
         self.waited = state["waited"]
 
 
+class Finite(lightning.Callback):
+    """Ends a run whose loss is no number any more.
+
+    Raises:
+        SettingError: After the epoch in which that happens.
+    """
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        loss = float(trainer.callback_metrics["train/loss"])
+        if not math.isfinite(loss):
+            raise SettingError(f"in epoch {trainer.current_epoch} the training loss is {loss}; lower training.lr")
+
+
 class History(lightning.Callback):
     """All that was logged, a row an epoch, in a CSV file."""
 
@@ -92,10 +105,11 @@ class History(lightning.Callback):
         self.write()
 
     def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, _: BaseException) -> None:
-        if self.rows:
-            self.write()
+        self.write()
 
     def write(self) -> None:
+        if not self.rows:
+            return
         with self.file.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, list(self.rows[0]))
             writer.writeheader()

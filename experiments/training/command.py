@@ -45,7 +45,7 @@ def start(
     options.pop("config")
     try:
         return job(run=run, **options)
-    except SettingError as error:
+    except (SettingError, FileNotFoundError) as error:  # a data set that is missing says what to fetch
         parser.error(str(error))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 
 class SettingError(ValueError):
-    """A setting that cannot be, found before any work; a command line shows it without a traceback."""
+    """A setting that cannot be; a command line shows it without a traceback."""
 
 
 @dataclass
@@ -59,6 +59,7 @@ class RunConfig:
         out: Folder for results.json, curves.png and a folder a seed (checkpoint, CSV and TensorBoard logs); default
             outputs/JOB/SETTING.
         seeds: Number of runs, with seeds `first_seed`, `first_seed` + 1, ...; more than one give mean and deviation.
+            With `resume` these are over all seeds in `out`.
         first_seed: Of the first run.
         resume: Go on with the job in `out`: finished seeds are kept, an interrupted one continues from its checkpoint,
             bit for bit as if it had not stopped.

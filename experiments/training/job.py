@@ -70,6 +70,8 @@ class Job:
             lightning.seed_everything(seed, verbose=False)
             try:
                 outcome = one(seed, folder)
+            except SettingError:
+                raise
             except BaseException:  # a user's interrupt, too
                 print(f"seed {seed} did not end; the same command with --resume true goes on from its last checkpoint")
                 raise

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from experiments.training.callbacks import Bar, Best, History, Patience, RandomState, Saved, Schedule
+from experiments.training.callbacks import Bar, Best, Finite, History, Patience, RandomState, Saved, Schedule
 from experiments.training.config import Metric, TrainingConfig
 
 
@@ -83,7 +83,13 @@ def fit(
     watched = {"loss": "min", "score": "max" if metric.higher_is_better else "min"}
     modes = {f"val/{name}": mode for name, mode in watched.items() if config.monitor in (name, "both")}
     best, checkpoint = Best(modes), folder / "last.ckpt"
-    callbacks: list[lightning.Callback] = [RandomState(), Schedule(config), best, History(folder / "metrics.csv")]
+    callbacks: list[lightning.Callback] = [
+        RandomState(),
+        Schedule(config),
+        best,
+        History(folder / "metrics.csv"),
+        Finite(),
+    ]
     patience = config.patience or config.epochs
     if len(modes) > 1:
         callbacks.append(Patience(best, patience))

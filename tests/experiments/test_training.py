@@ -284,8 +284,24 @@ def test_what_cannot_be_is_named_before_any_work(tmp_path: Path, capsys: pytest.
     assert "model is 'gat-sep'" in refused(capsys, nodes, *out, "--model", "gat-sep")
     assert "batch is [0]" in refused(capsys, lookup, *out, "--batch", 0)
     assert "dropout is 1.0" in refused(capsys, lookup, *out, "--dropout", 1)
+    assert "sizes is [3, 1]; give numbers of at least 2" in refused(capsys, lookup, *out, "--sizes", "[3, 1]")
     assert "sizes is [3, 0]" in refused(capsys, lookup, *out, "--sizes", "[3, 0]")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_diverges_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    options = ["--out", tmp_path, "--training.epochs", 9, "--training.lr", 1e30]
+    assert "the training loss is nan; lower training.lr" in refused(capsys, nodes, *options)
+
+
+def test_missing_data_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def load(dataset: str) -> None:
+        raise FileNotFoundError("data/x is missing; fetch it")
+
+    monkeypatch.setattr(node_classification, "load", load)
+    assert refused(capsys, nodes, "--out", tmp_path).endswith("error: data/x is missing; fetch it\n")
 
 
 def test_a_folder_holds_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

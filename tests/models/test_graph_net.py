@@ -489,5 +489,43 @@ def test_what_cannot_be_packed_is_refused() -> None:
         pack_graphs([GRAPH, {"x": GRAPH["x"], "edge_index": GRAPH["edge_index"]}])
     with pytest.raises(ValueError, match="has 4 nodes, but distance"):
         pack_graphs([{**GRAPH, "distance": GRAPH["distance"][:3]}])
+    with pytest.raises(TypeError, match="graphs is a generator; give a list"):
+        pack_graphs(graph for graph in [GRAPH])
+    with pytest.raises(TypeError, match="edge_types of graph 0 is a NoneType; give a tensor"):
+        pack_graphs([{**GRAPH, "edge_types": None}])
     with pytest.raises(TypeError, match="GraphNetConfig"):
         GraphNet({"in_channels": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edge_index": torch.tensor([[0, 4], [1, 1]])}, "graph 1: .*holds 4 at edge 1, but there are 4"),
+        ({"edge_index": torch.tensor([[0, 1], [-1, 1]])}, "graph 1: .*holds -1 at edge 0"),
+        ({"edge_index": torch.tensor([[0, 1], [1, 1], [2, 2]])}, "graph 1: .*turned round"),
+        ({"edge_attr": torch.zeros(1, 2)}, r"graph 1 has 2 edges, but edge_attr is \[1, 2\] float32: a row each"),
+        ({"laplacian": torch.zeros(5, 2)}, r"graph 1 has 4 nodes, but laplacian is \[5, 2\] float32: a row each"),
+    ],
+)
+def test_what_is_packed_must_fit_its_own_graph(change: dict, message: str) -> None:
+    """Side by side, one graph's row or edge too many would be its neighbour's."""
+    good = {
+        "x": torch.zeros(4, 3),
+        "edge_index": torch.tensor([[0, 1], [1, 2]]),
+        "edge_attr": torch.zeros(2, 2),
+        "laplacian": torch.zeros(4, 2),
+    }
+    with pytest.raises(ValueError, match=message):
+        pack_graphs([good, {**good, **change}, good])
+
+
+def test_graphs_are_packed_as_their_edges_are() -> None:
+    edges = torch.tensor([[0, 1], [1, 2]])
+    one, other = ({"x": torch.zeros(4, 3), "edge_index": e} for e in (edges, Graph(edges, num_keys=4)))
+    assert torch.equal(pack_graphs([one, one])["edge_index"], pack_graphs([other, one])["edge_index"])
+
+
+def test_an_edge_between_two_graphs_of_a_batch_is_refused() -> None:
+    model = GraphNet(gat(3, 2))
+    with pytest.raises(ValueError, match="edge 1 joins node 1 of graph 0 to node 2 of graph 1"):
+        model(torch.zeros(4, 3), torch.tensor([[0, 1], [1, 2]]), batch=torch.tensor([0, 0, 1, 1]))

@@ -477,6 +477,11 @@ X, EDGES = inputs()
         ({"priors": {("author", "cites", "paper"): 1.0}}, "priors has .* no relation of the metadata"),
         ({"priors": {CITES: "high"}}, "the prior is 'high'"),
         ({"priors": {CITES: math.inf}}, "finite"),
+        (
+            {"priors": {CITES: HeadBias(3) + 1.0}},
+            r"the prior HeadBias\(3\) of \(.*cites.* has 3 heads, but the layer has 2",
+        ),
+        ({"priors": {CITES: EdgePrior(2, 1)}}, "has 1 heads, but the layer has 2"),
         ({"combine": nn.Identity()}, "softmax='relation'"),
         ({"score": {CITES: Dot()}}, "softmax='relation'"),
         ({"softmax": "relation", "score": {CITES: Dot()}}, "give a Score for each relation"),

@@ -164,7 +164,8 @@ def _own_attributes(kind: Any) -> frozenset[str]:
 def twin(module: nn.Module) -> nn.Module:
     """Our layer with the very parameters of theirs, and what a user put on the object."""
     twin = _empty(module)
-    for name in sorted(vars(module).keys() - _own_attributes(type(module))):
+    kind: Any = type(module)
+    for name in sorted(vars(module).keys() - _own_attributes(kind)):
         setattr(twin, name, getattr(module, name))
     for path, part in twin.named_modules(remove_duplicate=False):
         source: Any = module.get_submodule(path)

@@ -106,6 +106,8 @@ class GraphNet(nn.Module):
         check_integers("edge_index", given, "give [2, E] integers, sources then targets, or a Graph")
         ends = Graph(given).edge_index  # its shape is right
         targets, sources = edge_ends(ends, num_nodes, num_nodes)
+        if batch is not None and not torch.compiler.is_compiling():  # compiled code would wait for the numbers
+            _check_within(graph, targets, sources)
         vectors = self._edge_vectors(edge_attr, edge_types, ends.shape[1])
 
         h = self.nodes(x, (targets, sources), graph, total, laplacian, walks)
@@ -142,6 +144,18 @@ class GraphNet(nn.Module):
                 raise ValueError(f"edge_types is {describe(types)}; it must be [E] = [{count}]")
             return None if self.edge_table is None else self.edge_table(types)
         return edge_attr
+
+
+def _check_within(graph: Tensor, targets: Tensor, sources: Tensor) -> None:
+    """Raises ValueError if an edge joins nodes of two graphs."""
+    across = (graph[targets] != graph[sources]).nonzero()
+    if across.numel():
+        e = int(across[0])
+        i, j = int(targets[e]), int(sources[e])
+        raise ValueError(
+            f"edge {e} joins node {j} of graph {int(graph[j])} to node {i} of graph {int(graph[i])}; edges must stay "
+            f"within a graph of batch"
+        )
 
 
 def _check_given(name: str, value: Tensor | None, field: str, declared: int) -> None:

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unified_attn.masks import Graph
+from unified_attn.operator import kind_of
 from unified_attn.pairs import check_count, check_integers, describe
+from unified_attn.rows import edge_ends
 
-ROWS = ("x", "edge_attr", "edge_types", "laplacian", "walks")
-"""Tensors with a row a node or an edge."""
+ROWS = {"x": "nodes", "edge_attr": "edges", "edge_types": "edges", "laplacian": "nodes", "walks": "nodes"}
+"""Tensors with a row each of these."""
 
-NAMES = ("x", "edge_index", "edge_attr", "edge_types", "laplacian", "walks", "distance", "paths")
+NAMES = (*ROWS, "edge_index", "distance", "paths")
 
 
-def pack_graphs(graphs: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
+def pack_graphs(graphs: Sequence[Mapping[str, Tensor | Graph]]) -> dict[str, Any]:
     """Graphs packed into one without edges between them, as arguments of a :class:`~unified_attn.models.GraphNet`.
 
     Nodes are numbered on from graph to graph, and so are edges. The lengths and paths of a graph stay its own blocks,
     one after the other: nothing of size N x N is formed for all of them together.
 
     Args:
-        graphs: Of each graph its tensors by the names of the network's arguments: ``x``, ``edge_index``, and what else
-            the network reads, such as ``distance [n, n]`` and ``paths [n, n, L]``.
+        graphs: Of each graph its tensors by the names of the network's arguments: ``x``, ``edge_index`` (a tensor or a
+            :class:`~unified_attn.Graph`), and what else the network reads, such as ``distance [n, n]`` and
+            ``paths [n, n, L]``.
 
     Returns:
         The same names, with ``batch [N]`` and ``num_graphs``; ``distance [sum of n * n]``, ``paths [sum of n * n, L]``.
 
     Raises:
-        ValueError: If there is no graph, names are unknown or differ, or a block does not fit its graph.
+        TypeError: If ``graphs`` is no sequence of mappings, or something in one is no tensor.
+        ValueError: If there is no graph, names are unknown or differ, an edge leaves its graph, or rows or a block do
+            not fit their graph.
 
     Example:
         >>> one = {"x": torch.zeros(2, 1), "edge_index": torch.tensor([[0], [1]]), "distance": torch.zeros(2, 2).long()}
@@ -39,6 +46,8 @@ def pack_graphs(graphs: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
         (tensor([[0, 2],
                 [1, 3]]), tensor([0, 0, 1, 1]), torch.Size([8]))
     """
+    if not isinstance(graphs, Sequence) or not all(isinstance(graph, Mapping) for graph in graphs):
+        raise TypeError(f"graphs is {kind_of(graphs)}; give a list with a dict of tensors a graph")
     if not graphs:
         raise ValueError("graphs is empty; give at least one")
     names = set(graphs[0])
@@ -49,24 +58,50 @@ def pack_graphs(graphs: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
     for n, graph in enumerate(graphs):
         if set(graph) != names:
             raise ValueError(f"graph {n} holds {sorted(graph)}, but graph 0 {sorted(names)}; all must hold the same")
-        for name in ("distance", "paths"):
-            size = graph["x"].shape[0]
-            if name in graph and graph[name].shape[:2] != (size, size):
-                raise ValueError(f"graph {n} has {size} nodes, but {name} is {describe(graph[name])}: [n, n] first")
-    nodes = [graph["x"].shape[0] for graph in graphs]
-    edges = [graph["edge_index"].shape[1] for graph in graphs]
-    device = graphs[0]["x"].device
-    packed: dict[str, Any] = {name: torch.cat([graph[name] for graph in graphs]) for name in ROWS if name in names}
-    packed["edge_index"] = torch.cat([g["edge_index"] + sum(nodes[:n]) for n, g in enumerate(graphs)], dim=1)
+    tensors = [_checked(graph, n) for n, graph in enumerate(graphs)]
+    nodes = [graph["x"].shape[0] for graph in tensors]
+    edges = [graph["edge_index"].shape[1] for graph in tensors]
+    first_node, first_edge = ([0, *itertools.accumulate(counts)] for counts in (nodes, edges))
+    device = tensors[0]["x"].device
+    packed: dict[str, Any] = {name: torch.cat([graph[name] for graph in tensors]) for name in ROWS if name in names}
+    ends = [graph["edge_index"] + first for graph, first in zip(tensors, first_node, strict=False)]
+    packed["edge_index"] = torch.cat(ends, dim=1)
     if "distance" in names:
-        packed["distance"] = torch.cat([graph["distance"].flatten() for graph in graphs])
+        packed["distance"] = torch.cat([graph["distance"].flatten() for graph in tensors])
     if "paths" in names:
-        longest = max(graph["paths"].shape[2] for graph in graphs)
-        blocks = [_block(graph["paths"], sum(edges[:n]), longest) for n, graph in enumerate(graphs)]
+        longest = max(graph["paths"].shape[2] for graph in tensors)
+        blocks = [_block(graph["paths"], first, longest) for graph, first in zip(tensors, first_edge, strict=False)]
         packed["paths"] = torch.cat(blocks)
-    packed["batch"] = torch.arange(len(graphs), device=device).repeat_interleave(torch.tensor(nodes, device=device))
-    packed["num_graphs"] = len(graphs)
+    packed["batch"] = torch.arange(len(tensors), device=device).repeat_interleave(torch.tensor(nodes, device=device))
+    packed["num_graphs"] = len(tensors)
     return packed
+
+
+def _checked(graph: Mapping[str, Tensor | Graph], n: int) -> dict[str, Tensor]:
+    """The tensors of graph n, each known to fit it: packed, an edge or a row too many would be its neighbour's."""
+    tensors: dict[str, Tensor] = {}
+    for name, value in graph.items():
+        tensor = value.edge_index if name == "edge_index" and isinstance(value, Graph) else value
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} of graph {n} is {kind_of(tensor)}; give a tensor")
+        if tensor.dim() == 0:
+            raise ValueError(f"{name} of graph {n} is {describe(tensor)}; it must have rows")
+        tensors[name] = tensor
+    size = tensors["x"].shape[0]
+    try:
+        ends = Graph(tensors["edge_index"]).edge_index  # its form is right
+        edge_ends(ends, size, size)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"graph {n}: {error}") from error
+    counts = {"nodes": size, "edges": ends.shape[1]}
+    for name, tensor in tensors.items():
+        if name in ROWS and tensor.shape[0] != counts[ROWS[name]]:
+            raise ValueError(
+                f"graph {n} has {counts[ROWS[name]]} {ROWS[name]}, but {name} is {describe(tensor)}: a row each"
+            )
+        if name in ("distance", "paths") and tensor.shape[:2] != (size, size):
+            raise ValueError(f"graph {n} has {size} nodes, but {name} is {describe(tensor)}: [n, n] first")
+    return tensors
 
 
 def _block(paths: Tensor, first: int, longest: int) -> Tensor:

@@ -158,6 +158,10 @@ class HeteroAttention(nn.Module):
         self.priors = nn.ModuleDict(
             {table_key(*r): as_prior(given[r]) if r in given else RelationPrior() for r in self.relations}
         )
+        for r in self.relations:
+            for term in cast(RelationPrior, self.priors[table_key(*r)]).terms:
+                if term.heads not in (None, heads):
+                    raise ValueError(f"the prior {term!r} of {r} has {term.heads} heads, but the layer has {heads}")
         self.score = score if isinstance(score, Score) else None
         self.scores = nn.ModuleDict(_scores(score, self.relations))
         self.reset_parameters()

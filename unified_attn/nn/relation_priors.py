@@ -19,6 +19,7 @@ class RelationPrior(nn.Module):
 
     Attributes:
         edge_dim: Number of features an edge that :meth:`add` reads; None if it reads none.
+        heads: Number of heads that it was made for; None if it serves any.
 
     Example:
         >>> class Few(RelationPrior):
@@ -29,6 +30,7 @@ class RelationPrior(nn.Module):
     """
 
     edge_dim: int | None = None
+    heads: int | None = None
 
     def keys(self, k: Tensor) -> Tensor:
         """Keys of the relation's sources, ``[N, H, D]``, as the relation's targets see them."""
