@@ -108,8 +108,10 @@ def both_parts(result: dict[str, Any]) -> str:
 
 
 def table() -> str:
+    """Rows of what was trained."""
     head = ["data", "model", "`unified_attn` (seeds)", "torch-geometric's layer, same seeds", "published"]
-    return "\n".join([*markdown([head, *(row.cells() for row in ROWS)]), "", *markdown(lookups())])
+    lines = markdown([head, *(row.cells() for row in ROWS if read(row.folder))])
+    return "\n".join([*lines, "", *markdown(lookups())] if read("dictionary_lookup") else lines)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from jsonargparse import auto_cli
-from rich.progress import track
 
-from experiments.benchmarks.cases import ARXIV, SMALL, operator_cases
 from experiments.benchmarks.measure import measure
+from experiments.benchmarks.registry import cases
 from experiments.benchmarks.report import markdown, write
 from experiments.environment import environment
 
 
-def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 20.0) -> None:
-    """Benchmarks of the fused operator against the same formulas in plain torch.
+def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 6.0) -> None:
+    """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch.
 
     Args:
-        quick: Small graphs, and two seconds a row: within a minute.
-        out: Folder for benchmarks.json and benchmarks.md.
+        quick: Small sizes, and half a second a row: within a minute.
+        out: Folder for benchmarks.json and benchmarks.md, written after every case.
         seconds: Time for each row.
     """
+    logging.getLogger("torch").setLevel(logging.ERROR)
     where = environment(f"python -m experiments.benchmarks{' --quick true' if quick else ''}", ("numba", "numpy"))
-    cases = operator_cases(SMALL if quick else ARXIV)
-    rows = [row for case in track(cases, "measuring") for row in measure(case, 2.0 if quick else seconds)]
-    write(rows, where, out)
+    rows = []
+    for case in cases(quick):
+        print(f"{case.name}, against {case.peer}", flush=True)
+        rows += measure(case, 0.5 if quick else seconds)
+        write(rows, where, out)
     print(markdown(rows, where))
 
 

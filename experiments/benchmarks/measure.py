@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.cases import Case, Function
+from experiments.benchmarks.case import Case, Side
 
 TOLERANCE = 1e-4
 
@@ -23,13 +23,13 @@ class Row:
         case: Name.
         peer: Its name.
         direction: ``"forward"`` or ``"forward + backward"``.
-        error: Largest error of ours against the peer's formula in float64, of outputs and gradients, relative to the
-            largest value of each.
+        error: Largest error of ours against float64, of outputs and gradients, relative to the largest value of each.
         peer_error: The same of the peer.
         ours_ms: Median time.
         peer_ms: Median time of the peer.
         spread: Interquartile range of the ratios of neighbouring runs.
         runs: Runs each.
+        passes: Ours in passes of gathering, where the case has such a floor.
     """
 
     case: str
@@ -41,6 +41,7 @@ class Row:
     peer_ms: float
     spread: tuple[float, float]
     runs: int
+    passes: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -48,47 +49,50 @@ class Row:
         return self.peer_ms / self.ours_ms
 
 
-def results(function: Function, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
-    """Output, and the gradient of each input for one fixed cotangent."""
+def results(side: Side, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    """Output, and the gradient of each input and weight for one fixed cotangent."""
     leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
-    out = function(*leaves)
+    out = side.function(*leaves)
     cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    return [out.detach(), *torch.autograd.grad(out, leaves, cotangent)]
+    return [out.detach(), *torch.autograd.grad(out, [*leaves, *side.weights], cotangent)]
 
 
 def error(found: list[Tensor], right: list[Tensor]) -> float:
-    """Largest error relative to the largest value of each tensor."""
-    pairs = zip(found, right, strict=True)
-    return max(float((f.double() - r).abs().max() / r.abs().max().clamp_min(1e-30)) for f, r in pairs)
+    """Largest error relative to the largest value: of the output, and of each gradient."""
+    # A gradient that is 0 but for rounding, as that of a key's bias under a softmax, is measured by the others.
+    most = max((float(r.abs().max()) for r in right[1:] if r.numel()), default=0.0)
+    scales = [1e-30, *[1e-3 * most + 1e-30] * (len(right) - 1)]
+    pairs = [(f, r, scale) for f, r, scale in zip(found, right, scales, strict=True) if r.numel()]
+    return max(float((f.double() - r).abs().max()) / max(float(r.abs().max()), scale) for f, r, scale in pairs)
 
 
 def verify(case: Case) -> tuple[float, float]:
-    """Errors of ours and of the peer against the formula in float64.
+    """Errors of ours and of the peer against float64.
 
     Raises:
         ArithmeticError: If one is above the tolerance: what is not equal is not timed.
     """
-    right = results(case.theirs, case.inputs, torch.float64)
-    ours, theirs = (error(results(f, case.inputs, torch.float32), right) for f in (case.ours, case.theirs))
+    right = results(case.exact, case.inputs, torch.float64)
+    ours, theirs = (error(results(side, case.inputs, torch.float32), right) for side in (case.ours, case.theirs))
     if not (ours <= TOLERANCE and theirs <= TOLERANCE):
         raise ArithmeticError(f"{case.name}: errors {ours:.1e} (ours) and {theirs:.1e} (peer) exceed {TOLERANCE:.0e}")
     return ours, theirs
 
 
-def _forward(function: Function, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
+def _forward(side: Side, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
     def run() -> object:
         with torch.no_grad():
-            return function(*inputs)
+            return side.function(*inputs)
 
     return run
 
 
-def _both(function: Function, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
+def _both(side: Side, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    cotangent = torch.ones_like(function(*leaves))
+    cotangent = torch.ones_like(side.function(*leaves))
 
     def run() -> object:
-        return torch.autograd.grad(function(*leaves), leaves, cotangent)
+        return torch.autograd.grad(side.function(*leaves), [*leaves, *side.weights], cotangent)
 
     return run
 
@@ -100,14 +104,16 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def measure(case: Case, seconds: float) -> list[Row]:
-    """Both directions of a case, each for about so many seconds and at least 5 runs of each side."""
+    """Each direction of a case for about so many seconds, and at least 5 runs of each side, in turn."""
     ours_error, peer_error = verify(case)
     rows = []
     for direction, wrap in (("forward", _forward), ("forward + backward", _both)):
-        ours, theirs = wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)
-        once = _seconds(ours) + _seconds(theirs)  # also warms up
-        times = [(_seconds(ours), _seconds(theirs)) for _ in range(max(5, min(200, int(seconds / once))))]
-        low, _, high = statistics.quantiles([peer / own for own, peer in times], n=4)
+        sides = [wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)]
+        sides += [] if case.floor is None else [case.floor]
+        once = sum(map(_seconds, sides))  # also warms up
+        times = [[_seconds(side) for side in sides] for _ in range(max(5, min(200, int(seconds / once))))]
+        ours_s, peer_s, *floor_s = (statistics.median(column) for column in zip(*times, strict=True))
+        low, _, high = statistics.quantiles([peer / own for own, peer, *_ in times], n=4)
         rows.append(
             Row(
                 case=case.name,
@@ -115,10 +121,11 @@ def measure(case: Case, seconds: float) -> list[Row]:
                 direction=direction,
                 error=ours_error,
                 peer_error=peer_error,
-                ours_ms=1e3 * statistics.median(own for own, _ in times),
-                peer_ms=1e3 * statistics.median(peer for _, peer in times),
+                ours_ms=1e3 * ours_s,
+                peer_ms=1e3 * peer_s,
                 spread=(low, high),
                 runs=len(times),
+                passes=ours_s / floor_s[0] if floor_s else None,
             )
         )
     return rows

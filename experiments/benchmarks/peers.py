@@ -19,21 +19,21 @@ def softmax_scatter(logits: Tensor, values: Tensor, source: Tensor, target: Tens
     return values.new_zeros(num_nodes, *values.shape[1:]).index_add(0, target, messages)
 
 
-def dot(q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor, bias: Tensor | None = None) -> Tensor:
+def dot(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, edge_index: Tensor) -> Tensor:
     """Scaled dot-product attention over edges; all node tensors ``[N, H, C]``, bias ``[E, H]``."""
     source, target = edge_index
     logits = (q.index_select(0, target) * k.index_select(0, source)).sum(-1) * q.shape[-1] ** -0.5
     return softmax_scatter(logits if bias is None else logits + bias, v, source, target, q.shape[0])
 
 
-def gatv2(x: Tensor, y: Tensor, att: Tensor, edge_index: Tensor) -> Tensor:
+def gatv2(x: Tensor, y: Tensor, att: Tensor, *, edge_index: Tensor) -> Tensor:
     """GATv2 with target features x and source features y, ``[N, H, C]``; keys are values."""
     source, target = edge_index
     both = leaky_relu(x.index_select(0, target) + y.index_select(0, source), 0.2)
     return softmax_scatter((both * att).sum(-1), y, source, target, x.shape[0])
 
 
-def gat(x: Tensor, att_src: Tensor, att_dst: Tensor, edge_index: Tensor) -> Tensor:
+def gat(x: Tensor, att_src: Tensor, att_dst: Tensor, *, edge_index: Tensor) -> Tensor:
     """GAT: scalars a node and head, contracted before they are gathered."""
     source, target = edge_index
     from_source, from_target = (x * att_src).sum(-1), (x * att_dst).sum(-1)

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from experiments.benchmarks import peers
-from experiments.benchmarks.cases import Size, operator_cases
+from experiments.benchmarks.case import Side, Size
+from experiments.benchmarks.layer_cases import layer_cases
 from experiments.benchmarks.measure import measure, verify
+from experiments.benchmarks.operator_cases import operator_cases, uneven_cases
 from experiments.benchmarks.report import markdown, write
+from experiments.benchmarks.sequence_cases import sequence_cases
 from experiments.environment import environment
 
 TINY = Size(nodes=12, edges=40, heads=2, channels=8)
@@ -17,7 +20,7 @@ TINY = Size(nodes=12, edges=40, heads=2, channels=8)
 
 @pytest.fixture(scope="module")
 def cases():
-    return operator_cases(TINY)
+    return list(operator_cases(TINY))
 
 
 def test_the_peers_formula_is_a_loop_over_edges():
@@ -25,7 +28,7 @@ def test_the_peers_formula_is_a_loop_over_edges():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 5, 2, 4, dtype=torch.float64).unbind()
     edges = torch.tensor([[0, 1, 1, 3, 0], [2, 2, 0, 2, 2]])
-    found = peers.dot(q, k, v, edges)
+    found = peers.dot(q, k, v, edge_index=edges)
     right = torch.zeros_like(v)
     for i in range(5):
         sources = edges[0, edges[1] == i]
@@ -35,15 +38,27 @@ def test_the_peers_formula_is_a_loop_over_edges():
     torch.testing.assert_close(found, right)
 
 
-def test_every_case_is_equal_to_float64(cases):
-    for case in cases:
-        ours, theirs = verify(case)
-        assert ours < 1e-5
-        assert theirs < 1e-5
+MADE = {
+    "operator": lambda: operator_cases(TINY),
+    "uneven": lambda: uneven_cases(20_000),
+    "layers": lambda: layer_cases(TINY, 5),
+    "edge features": lambda: layer_cases(TINY, 5, edge_dim=3),
+    "sequences": lambda: sequence_cases(40, 8, heads=2, channels=8),
+}
+
+
+@pytest.mark.parametrize("kind", [*list(MADE)[:1], *(pytest.param(k, marks=pytest.mark.slow) for k in list(MADE)[1:])])
+def test_every_case_is_equal_to_float64(kind):
+    names = []
+    for case in MADE[kind]():
+        assert max(verify(case)) < 5e-5, case.name
+        names.append((case.name, case.peer))
+    assert len(set(names)) == len(names) >= 2
 
 
 def test_what_is_not_equal_is_not_timed(cases):
-    wrong = replace(cases[0], ours=lambda q, k, v: cases[0].theirs(q, k, v) * 1.01)
+    right = cases[0].theirs.function
+    wrong = replace(cases[0], ours=Side(lambda q, k, v: right(q, k, v) * 1.01))
     with pytest.raises(ArithmeticError, match="exceed"):
         measure(wrong, 0.0)
 
@@ -51,7 +66,7 @@ def test_what_is_not_equal_is_not_timed(cases):
 def test_results_name_machine_versions_commit_and_command(cases, tmp_path):
     rows = measure(cases[0], 0.0)
     assert [row.direction for row in rows] == ["forward", "forward + backward"]
-    assert all(row.runs >= 5 and row.ratio > 0 for row in rows)
+    assert all(row.runs >= 5 and row.ratio > 0 and row.passes > 0 for row in rows)
     where = environment("the command", ("numba",))
     write(rows, where, tmp_path)
     stored = json.loads((tmp_path / "benchmarks.json").read_text())

@@ -1,0 +1,106 @@
+"""Masks of sequences against torch's own attention: with the equivalent table, by hand in bands, in a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from experiments.benchmarks.case import Case, Side
+from unified_attn import ALiBi, Causal, Documents, Longformer, Window, attention
+
+TABLE = "SDPA with a dense mask"
+
+
+def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64) -> Iterator[Case]:
+    """Windows, Longformer, packed documents and a causal mask.
+
+    Args:
+        length: Tokens.
+        window: Keys to the left of a query that it sees, itself included.
+        heads: H.
+        channels: Size of a head.
+    """
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(1, heads, length, channels, generator=generator) for _ in range(3))
+    ending = f", N={length:,} H={heads} C={channels}"
+    slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)  # ALiBi's, of a power of two heads
+    near = Window.causal(window)
+
+    def case(name: str, peer: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]) -> Case:
+        return Case(f"{name}{ending}", peer, inputs, Side(ours), Side(theirs), Side(theirs))
+
+    yield case(
+        f"window of {window} + ALiBi",
+        TABLE,
+        lambda q, k, v: attention(q, k, v, mask=near, bias=ALiBi(heads)),
+        with_table(window_table(length, window, slopes)),
+    )
+    yield case(
+        f"window of {window}",
+        "ten lines of banded SDPA",
+        lambda q, k, v: attention(q, k, v, mask=near),
+        lambda q, k, v: banded(q, k, v, window),
+    )
+    i, j = torch.arange(length)[:, None], torch.arange(length)
+    mask, table = Longformer(window // 4, range(4)), ((i - j).abs() <= window // 4) | (i < 4) | (j < 4)
+    yield case(
+        f"Longformer({window // 4}, 4 global)",
+        TABLE,
+        lambda q, k, v: attention(q, k, v, mask=mask),
+        with_table(table),
+    )
+    each = max(length // 16, 1)
+    packed = Documents(torch.arange(length) // each)
+    yield case(
+        f"documents of {each} tokens",
+        "a loop of SDPA",
+        lambda q, k, v: attention(q, k, v, mask=packed),
+        lambda q, k, v: torch.cat(
+            [
+                scaled_dot_product_attention(*parts)
+                for parts in zip(*(x.split(each, 2) for x in (q, k, v)), strict=True)
+            ],
+            2,
+        ),
+    )
+    yield case(
+        "causal",
+        "SDPA",
+        lambda q, k, v: attention(q, k, v, mask=Causal()),
+        lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+    )
+
+
+def with_table(table: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """SDPA with a bool mask or a float bias that is made beforehand."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = table if table.dtype == torch.bool else table.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return run
+
+
+def window_table(length: int, window: int, slopes: Tensor) -> Tensor:
+    """ALiBi inside a causal window, -inf outside: ``[H, N, N]``."""
+    past = torch.arange(length)[:, None] - torch.arange(length)
+    bias = slopes[:, None, None] * -past.abs()
+    return bias.masked_fill_((past < 0) | (past >= window), -torch.inf)
+
+
+def banded(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """A causal window as blocks of queries against their own and the former block of keys."""
+    heads, length = q.shape[1:3]
+    blocks = -(-length // window)
+    q, k, v = (pad(x, (0, 0, 0, blocks * window - length)).unflatten(2, (blocks, window)) for x in (q, k, v))
+    k, v = (torch.cat([pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], 3) for x in (k, v))
+    i, j = torch.arange(window)[:, None] + window, torch.arange(2 * window)
+    seen = (j <= i) & (j > i - window)
+    first = seen & (j >= window)
+    mask = torch.cat([first[None], seen.expand(blocks - 1, -1, -1)])
+    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask.repeat(heads, 1, 1))
+    return out.unflatten(1, (heads, blocks)).flatten(2, 3)[:, :, :length]
