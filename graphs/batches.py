@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from graphs.sampling import Block, Neighbors
+from unified_attn.pairs import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,7 @@ class SampledBatches(Dataset[SampledBatch]):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
+        check_count("batch_size", batch_size, "give an integer, at least 1")
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; give at least 1")
         neighbors.check(seeds, fanouts)

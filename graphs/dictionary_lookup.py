@@ -14,6 +14,7 @@ from torch import Tensor
 from graphs.regular import complete_bipartite
 from graphs.splits import Split
 from unified_attn import Graph
+from unified_attn.pairs import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,8 @@ def dictionary_lookup(
         >>> data.y[1].tolist()
         [0, 2, 1]
     """
+    for name, count in (("size", size), ("max_graphs", max_graphs)):
+        check_count(name, count, "give an integer, at least 1")
     if size < 1 or max_graphs < 1 or not 0 <= train_fraction <= 1:
         raise ValueError(
             f"size is {size}, max_graphs {max_graphs} and train_fraction {train_fraction}; "

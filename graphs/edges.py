@@ -5,19 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphs.checks import checked_edges
+
 
 def unique_edges(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Each edge once, ordered by target, then source.
 
     Args:
-        edge_index: ``[2, E]`` int64, sources then targets.
-        num_nodes: N, above every index.
+        edge_index: ``[2, E]`` integers, sources then targets.
+        num_nodes: N.
+
+    Returns:
+        ``[2, E]`` int64.
+
+    Raises:
+        ValueError: If an index is out of range.
 
     Example:
         >>> unique_edges(torch.tensor([[2, 0, 2], [1, 1, 1]]), 3)
         tensor([[0, 2],
                 [1, 1]])
     """
+    edge_index = checked_edges(edge_index, num_nodes)  # one out of range would become another edge
     codes = torch.unique(edge_index[1] * num_nodes + edge_index[0])
     return torch.stack([codes % num_nodes, codes // num_nodes]) if num_nodes else edge_index
 

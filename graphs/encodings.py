@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.checks import check_counts, check_edges
+from graphs.checks import check_counts, checked_edges
 
 
 def degrees(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -19,7 +19,7 @@ def degrees(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
         >>> degrees(torch.tensor([[0, 0], [1, 2]]), 3)
         (tensor([0, 1, 1]), tensor([2, 0, 0]))
     """
-    check_edges(edge_index, num_nodes)
+    edge_index = checked_edges(edge_index, num_nodes)
     outgoing, incoming = (torch.bincount(ends, minlength=num_nodes) for ends in edge_index)
     return incoming, outgoing
 
@@ -32,7 +32,7 @@ def random_walk_returns(edge_index: Tensor, num_nodes: int, num_steps: int) -> T
     A walk ends at a node without outgoing edges.
 
     Args:
-        edge_index: ``[2, E]`` int64.
+        edge_index: ``[2, E]`` integers.
         num_nodes: N.
         num_steps: T.
 
@@ -52,8 +52,8 @@ def random_walk_returns(edge_index: Tensor, num_nodes: int, num_steps: int) -> T
     """
     from scipy.sparse import coo_array
 
-    _, outgoing = degrees(edge_index, num_nodes)
     check_counts(num_steps=num_steps)
+    _, outgoing = degrees(edge_index, num_nodes)
     returns = np.zeros((num_nodes, num_steps), dtype=np.float32)
     if num_nodes:
         source, target = edge_index.numpy()

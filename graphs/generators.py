@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from graphs.checks import check_counts
 from graphs.hetero import Relation, check_types
+from unified_attn.pairs import check_number
 
 
 def power_law(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: int = 0) -> Tensor:
@@ -27,14 +29,18 @@ def power_law(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: i
         Edge index ``[2, E]`` int64, sources then targets, in random order.
 
     Raises:
-        ValueError: If a number is negative, or there are edges without nodes.
+        ValueError: If a count is negative, there are edges without nodes, or ``exponent`` is not finite.
 
     Example:
         >>> power_law(5, 3, seed=1).shape
         torch.Size([2, 3])
     """
-    if num_nodes < 0 or num_edges < 0 or (num_edges and not num_nodes):
-        raise ValueError(f"num_nodes is {num_nodes} and num_edges {num_edges}; edges need at least one node")
+    check_counts(num_nodes=num_nodes, num_edges=num_edges)
+    if num_edges and not num_nodes:
+        raise ValueError(f"num_nodes is 0 and num_edges {num_edges}; edges need at least one node")
+    check_number("exponent", exponent, "give a number")
+    if not math.isfinite(exponent):
+        raise ValueError(f"exponent is {exponent}; give a finite number")
     generator = torch.Generator().manual_seed(seed)
     chance = (torch.arange(num_nodes, dtype=torch.float64) + 10.0) ** -exponent
     bounds = chance.cumsum(0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphs.checks import check_edges
-from graphs.splits import Split
+from graphs.checks import checked_edges
+from graphs.splits import Split, check_splits
 
 Relation = tuple[str, str, str]  # type of the sources, name of the relation, type of the targets
 
@@ -19,14 +19,15 @@ class HeteroNodes:
     Args:
         name: Of the data set.
         x: Node features by type, ``[N_type, F_type]`` float32.
-        edge_index: ``[2, E]`` by relation (type of the sources, name, type of the targets), numbers within each type.
+        edge_index: ``[2, E]`` integers, kept as int64, by relation (type of the sources, name, type of the targets),
+            numbers within each type.
         y: Class of each node of the type ``target``, int64.
         target: That type.
         splits: Numbers of nodes of that type.
         num_classes: C.
 
     Raises:
-        ValueError: If a type is unknown, sizes do not fit, or an index is out of range.
+        ValueError: If a type is unknown, sizes do not fit, or an index or a number in a split is out of range.
     """
 
     name: str
@@ -39,10 +40,14 @@ class HeteroNodes:
 
     def __post_init__(self) -> None:
         check_types(self.x, *(kind for source, _, target in self.edge_index for kind in (source, target)), self.target)
-        for (source, _, target), ends in self.edge_index.items():
-            check_edges(ends, len(self.x[source]), len(self.x[target]))
+        edge_index = {
+            relation: checked_edges(ends, len(self.x[relation[0]]), len(self.x[relation[2]]))
+            for relation, ends in self.edge_index.items()
+        }
+        object.__setattr__(self, "edge_index", edge_index)
         if len(self.y) != len(self.x[self.target]):
             raise ValueError(f"y has {len(self.y)} rows; there are {len(self.x[self.target])} nodes of {self.target!r}")
+        check_splits(self.splits, len(self.y))
 
     def metadata(self) -> tuple[list[str], list[Relation]]:
         """Node types and relations, as hetero layers take them."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.checks import check_counts, check_edges
+from graphs.checks import check_counts, checked_edges
 from graphs.edges import both_directions, without_loops
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def laplacian_eigenvectors(edge_index: Tensor, num_nodes: int, num_vectors: int)
     Where eigenvalues coincide, as in rings, vectors are any basis of their space, the same in every run.
 
     Args:
-        edge_index: ``[2, E]`` int64.
+        edge_index: ``[2, E]`` integers.
         num_nodes: N.
         num_vectors: K.
 
@@ -48,7 +48,7 @@ def laplacian_eigenvectors(edge_index: Tensor, num_nodes: int, num_vectors: int)
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    check_edges(edge_index, num_nodes)
+    edge_index = checked_edges(edge_index, num_nodes)
     check_counts(num_vectors=num_vectors)
     vectors = np.zeros((num_nodes, num_vectors), dtype=np.float32)
     if num_nodes and num_vectors:

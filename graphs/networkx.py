@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphs.checks import check_edges
+from graphs.checks import checked_edges
 from graphs.columns import Column, columns_of, rows_of
 from unified_attn import Graph
 
@@ -24,7 +24,7 @@ class Numbered:
 
     Args:
         nodes: Label of each node, in the order of ``graph.nodes``.
-        edge_index: ``[2, E]`` int64. An undirected edge is two entries, a loop one.
+        edge_index: ``[2, E]`` integers, kept as int64. An undirected edge is two entries, a loop one.
         node_attributes: By name, one row a node: a tensor where all values are numbers, or arrays or lists of
             numbers of one shape; else a list.
         edge_attributes: By name, one row an entry of ``edge_index``.
@@ -45,7 +45,7 @@ class Numbered:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_edges(self.edge_index, len(self.nodes))
+        object.__setattr__(self, "edge_index", checked_edges(self.edge_index, len(self.nodes)))
         if twice := [label for label, count in Counter(self.nodes).items() if count > 1]:
             raise ValueError(f"nodes holds {twice[0]!r} twice")
         edges = self.edge_index.shape[1]
@@ -123,6 +123,7 @@ def from_networkx(
         defaults: Value by name for nodes and edges that lack it.
 
     Raises:
+        TypeError: If ``graph`` is none of networkx's.
         ValueError: If a node or an edge, which the message names, lacks an attribute that has no default; or if a
             default is for an attribute that does not occur.
 
@@ -136,6 +137,10 @@ def from_networkx(
         >>> numbered.nodes, numbered.node_attributes["x"], numbered.edge_index.tolist()
         (['b', 'a'], tensor([1, 2]), [[0, 1], [1, 0]])
     """
+    import networkx
+
+    if not isinstance(graph, networkx.Graph):
+        raise TypeError(f"graph is of type {type(graph).__name__}; give a graph of networkx")
     nodes = dict(graph.nodes(data=True))
     number = {label: i for i, label in enumerate(nodes)}
     kept = {"keys": True} if graph.is_multigraph() else {}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphs.checks import check_edges
-from graphs.splits import Split
+from graphs.checks import checked_edges
+from graphs.splits import Split, check_splits
 from unified_attn import Graph
 
 
@@ -19,12 +19,12 @@ class NodeData:
         name: Of the data set.
         x: Node features, ``[N, F]`` float32.
         y: Class of each node, ``[N]`` int64.
-        edge_index: ``[2, E]`` int64, sources then targets.
+        edge_index: ``[2, E]`` integers, kept as int64, sources then targets.
         splits: One, or one a run.
         num_classes: C.
 
     Raises:
-        ValueError: If sizes do not fit, or an index is out of range.
+        ValueError: If sizes do not fit, or an index or a number in a split is out of range.
     """
 
     name: str
@@ -37,7 +37,8 @@ class NodeData:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}; both have one a node")
-        check_edges(self.edge_index, len(self.x))
+        object.__setattr__(self, "edge_index", checked_edges(self.edge_index, len(self.x)))
+        check_splits(self.splits, len(self.x))
 
     @property
     def num_nodes(self) -> int:

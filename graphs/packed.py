@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from graphs.checks import check_edges, check_numbers
+from graphs.checks import check_numbers, checked_edges
 from graphs.ranges import ranges
-from graphs.splits import Split
+from graphs.splits import Split, check_splits
 from unified_attn import Graph
 
 
@@ -47,7 +47,7 @@ class GraphSet:
     Args:
         name: Of the data set.
         x: Node features ``[N, F]`` float32, or one code a node, ``[N]`` int64.
-        edge_index: ``[2, E]`` int64, node numbers that begin at 0 in each graph.
+        edge_index: ``[2, E]`` integers, kept as int64, node numbers that begin at 0 in each graph.
         node_ptr: Nodes of graph g are ``node_ptr[g]:node_ptr[g + 1]``; ``[G + 1]``.
         edge_ptr: The same for edges.
         y: Class (int64) or value (float32) of each graph, ``[G]``.
@@ -56,7 +56,7 @@ class GraphSet:
         num_classes: None where ``y`` is a value.
 
     Raises:
-        ValueError: If sizes do not fit, or an edge leaves its graph.
+        ValueError: If sizes do not fit, an edge leaves its graph, or a split numbers a graph that is not there.
     """
 
     name: str
@@ -70,6 +70,8 @@ class GraphSet:
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "edge_index", checked_edges(self.edge_index, len(self.x)))
+        check_splits(self.splits, len(self))
         for name, ptr, total in (
             ("node_ptr", self.node_ptr, len(self.x)),
             ("edge_ptr", self.edge_ptr, self.edge_index.shape[1]),
@@ -79,7 +81,6 @@ class GraphSet:
                 raise ValueError(f"{name} must rise from 0 to {total} in {len(self)} steps, one a graph")
         if self.edge_type is not None and len(self.edge_type) != self.edge_index.shape[1]:
             raise ValueError(f"edge_type has {len(self.edge_type)} rows; there are {self.edge_index.shape[1]} edges")
-        check_edges(self.edge_index, len(self.x))
         outside = (self.edge_index >= self.node_ptr.diff().repeat_interleave(self.edge_ptr.diff())).any(0).nonzero()
         if len(outside):
             edge = int(outside[0])

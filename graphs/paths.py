@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.checks import check_counts, check_edges
+from graphs.checks import check_counts, checked_edges
 from graphs.packed import GraphSet
 
 
@@ -17,7 +17,7 @@ def shortest_paths(edge_index: Tensor, num_nodes: int) -> Tensor:
     edges go both ways the matrix is symmetric. Nodes of different graphs in a packed one have no path.
 
     Args:
-        edge_index: ``[2, E]`` int64, sources then targets.
+        edge_index: ``[2, E]`` integers, sources then targets.
         num_nodes: N.
 
     Returns:
@@ -34,7 +34,7 @@ def shortest_paths(edge_index: Tensor, num_nodes: int) -> Tensor:
                 [ 1,  0, -1],
                 [ 2,  1,  0]])
     """
-    return _search(edge_index, num_nodes)[0]
+    return _search(checked_edges(edge_index, num_nodes), num_nodes)[0]
 
 
 def distance_blocks(graphs: GraphSet) -> list[Tensor]:
@@ -62,7 +62,7 @@ def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None
     enters i. With several shortest paths the choice depends on the graph alone; of parallel edges it is the first.
 
     Args:
-        edge_index: ``[2, E]`` int64.
+        edge_index: ``[2, E]`` integers.
         num_nodes: N.
         max_length: Keeps at most so many edges of each path, those nearest i; default all.
 
@@ -80,10 +80,12 @@ def path_edges(edge_index: Tensor, num_nodes: int, max_length: int | None = None
         >>> edges[2, 0].tolist(), edges[1, 0].tolist()
         ([1, 0], [0, -1])
     """
+    if max_length is not None:
+        check_counts(max_length=max_length)
+    edge_index = checked_edges(edge_index, num_nodes)
     distance, before = _search(edge_index, num_nodes)
     longest = int(distance.max()) if num_nodes else 0
     if max_length is not None:
-        check_counts(max_length=max_length)
         longest = min(longest, max_length)
     first = torch.full((num_nodes, num_nodes), edge_index.shape[1], dtype=torch.int64)  # edge from one node to another
     flat = edge_index[0] * num_nodes + edge_index[1]
@@ -105,7 +107,6 @@ def _search(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
-    check_edges(edge_index, num_nodes)
     if not num_nodes:
         return (torch.empty(0, 0, dtype=torch.int64),) * 2
     source, target = edge_index.numpy()

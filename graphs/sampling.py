@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.checks import check_edges, check_numbers
+from graphs.checks import check_numbers, checked_edges
 from graphs.ranges import pointers, ranges
 from unified_attn import Graph
+from unified_attn.pairs import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class Neighbors:
     """A graph sorted by target, ready to be sampled.
 
     Args:
-        edge_index: ``[2, E]`` int64, sources then targets.
+        edge_index: ``[2, E]`` integers, sources then targets.
         num_nodes: N.
 
     Raises:
@@ -53,7 +55,7 @@ class Neighbors:
     """
 
     def __init__(self, edge_index: Tensor, num_nodes: int) -> None:
-        check_edges(edge_index, num_nodes)
+        edge_index = checked_edges(edge_index, num_nodes)
         self.num_nodes = num_nodes
         self.edge_ids = edge_index[1].argsort(stable=True)
         self.source = edge_index[0][self.edge_ids]
@@ -82,6 +84,7 @@ class Neighbors:
             generator: Default torch's.
 
         Raises:
+            TypeError: If ``fanouts`` is no list of integers.
             ValueError: If a seed is out of range or given twice, or a fanout is below -1.
         """
         self.check(seeds, fanouts)
@@ -96,6 +99,10 @@ class Neighbors:
         check_numbers("seeds", seeds, self.num_nodes)
         if len(seeds.unique()) < len(seeds):
             raise ValueError(f"seeds holds some of its {len(seeds)} nodes twice; give each once")
+        if not isinstance(fanouts, Sequence | np.ndarray):
+            raise TypeError(f"fanouts is {fanouts!r}; give a list of numbers of edges, one a layer")
+        for i, fanout in enumerate(fanouts):
+            check_count(f"fanouts[{i}]", fanout, "give a number of edges, or -1 for all")
         if wrong := [fanout for fanout in fanouts if fanout < -1]:
             raise ValueError(f"fanouts holds {wrong[0]}; give a number of edges, or -1 for all")
 

@@ -6,9 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphs.datasets.files import require
+from graphs.datasets.files import arrays, reading, require
 from graphs.packed import GraphSet
 from graphs.splits import Split
+
+SPLITS = ("train", "val", "test")
+PARTS = ("atom", "bond", "edge_index", "node_ptr", "edge_ptr", "y")
+SOURCE = "https://github.com/graphdeeplearning/benchmarking-gnns (its AqSol recipe, packed by split)"
 
 
 def aqsol() -> GraphSet:
@@ -18,29 +22,31 @@ def aqsol() -> GraphSet:
 
     Raises:
         FileNotFoundError: If the file is missing.
+        ValueError: If it is damaged.
 
     Reference: Dwivedi et al., 2023, arXiv:2003.00982, rebuilt from AqSolDB by their recipe.
     """
-    source = "https://github.com/graphdeeplearning/benchmarking-gnns (its AqSol recipe, packed by split)"
-    with np.load(require("molecules/AqSol", ["aqsol.npz"], source) / "aqsol.npz") as arrays:
-        raw = {key: value.astype(np.float32 if key.endswith("_y") else np.int64) for key, value in arrays.items()}
+    file = require("molecules/AqSol", ["aqsol.npz"], SOURCE) / "aqsol.npz"
+    found = arrays(file, SOURCE, [f"{split}_{part}" for split in SPLITS for part in PARTS])
+    raw = {key: value.astype(np.float32 if key.endswith("_y") else np.int64) for key, value in found.items()}
 
     def joined(part: str) -> Tensor:
-        return torch.cat([torch.from_numpy(raw[f"{split}_{part}"]) for split in ("train", "val", "test")], dim=-1)
+        return torch.cat([torch.from_numpy(raw[f"{split}_{part}"]) for split in SPLITS], dim=-1)
 
     def joined_pointers(part: str) -> Tensor:
-        counts = [np.diff(raw[f"{split}_{part}"]) for split in ("train", "val", "test")]
+        counts = [np.diff(raw[f"{split}_{part}"]) for split in SPLITS]
         return torch.from_numpy(np.concatenate([[0], np.concatenate(counts).cumsum()]))
 
-    y = joined("y")
-    ends = np.cumsum([len(raw[f"{split}_y"]) for split in ("train", "val")])
-    return GraphSet(
-        name="AqSol",
-        x=joined("atom"),
-        edge_index=joined("edge_index"),
-        node_ptr=joined_pointers("node_ptr"),
-        edge_ptr=joined_pointers("edge_ptr"),
-        y=y,
-        edge_type=joined("bond"),
-        splits=[Split(*torch.arange(len(y)).tensor_split(ends.tolist()))],
-    )
+    with reading(file, SOURCE):
+        y = joined("y")
+        ends = np.cumsum([len(raw[f"{split}_y"]) for split in SPLITS[:2]])
+        return GraphSet(
+            name="AqSol",
+            x=joined("atom"),
+            edge_index=joined("edge_index"),
+            node_ptr=joined_pointers("node_ptr"),
+            edge_ptr=joined_pointers("edge_ptr"),
+            y=y,
+            edge_type=joined("bond"),
+            splits=[Split(*torch.arange(len(y)).tensor_split(ends.tolist()))],
+        )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from graphs.datasets.files import check_choice, require
+from graphs.datasets.files import arrays, check_choice, check_finite, reading, require, table
 from graphs.datasets.planetoid import split_of
 from graphs.edges import both_directions, unique_edges
 from graphs.nodes import NodeData
@@ -15,6 +15,7 @@ from graphs.splits import Split
 
 NAMES = ("minesweeper", "chameleon", "squirrel", "texas")
 SOURCE = "https://github.com/yandex-research/heterophilous-graphs (data)"
+ARRAYS = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
 
 
 def heterophilous(name: str) -> NodeData:
@@ -28,7 +29,7 @@ def heterophilous(name: str) -> NodeData:
         name: "minesweeper", "chameleon", "squirrel" or "texas".
 
     Raises:
-        ValueError: If the name is none of these.
+        ValueError: If the name is none of these, or a file is damaged.
         FileNotFoundError: If files are missing and cannot be downloaded.
 
     Reference: Platonov et al., 2023, arXiv:2302.11640; Pei et al., 2020, arXiv:2002.05287.
@@ -46,18 +47,18 @@ def heterophilous(name: str) -> NodeData:
         file = require("heterophilous/pyg/minesweeper/raw", ["minesweeper.npz"], SOURCE, download) / "minesweeper.npz"
     else:
         file = require("heterophilous/npz", [f"{name}_filtered.npz"], SOURCE) / f"{name}_filtered.npz"
-    with np.load(file) as arrays:
-        raw = {key: torch.from_numpy(value) for key, value in arrays.items()}
+    raw = {key: torch.from_numpy(value) for key, value in arrays(file, SOURCE, ARRAYS).items()}
     y = raw["node_labels"]
-    masks = zip(raw["train_masks"], raw["val_masks"], raw["test_masks"], strict=True)
-    return NodeData(
-        name=name,
-        x=raw["node_features"].float(),
-        y=y,
-        edge_index=both_directions(raw["edges"].t(), len(y)),
-        splits=[Split.from_masks(*parts) for parts in masks],
-        num_classes=int(y.max()) + 1,
-    )
+    with reading(file, SOURCE):
+        masks = zip(raw["train_masks"], raw["val_masks"], raw["test_masks"], strict=True)
+        return NodeData(
+            name=name,
+            x=raw["node_features"].float(),
+            y=y,
+            edge_index=both_directions(raw["edges"].t(), len(y)),
+            splits=[Split.from_masks(*parts) for parts in masks],
+            num_classes=int(y.max()) + 1,
+        )
 
 
 def _texas() -> NodeData:
@@ -70,14 +71,21 @@ def _texas() -> NodeData:
     files = ["out1_node_feature_label.txt", "out1_graph_edges.txt", *splits]
     source = "https://github.com/graphdml-uiuc-jlu/geom-gcn (new_data/texas and splits)"
     path = require("heterophilous/pyg/texas/raw", files, source, download)
-    rows = [line.split("\t") for line in (path / files[0]).read_text().splitlines()[1:]]  # number, features, class
-    y = torch.tensor([int(row[2]) for row in rows])
-    edges = torch.from_numpy(np.loadtxt(path / files[1], dtype=np.int64, skiprows=1))
-    return NodeData(
-        name="texas",
-        x=torch.tensor([[float(value) for value in row[1].split(",")] for row in rows]),
-        y=y,
-        edge_index=unique_edges(edges.t(), len(y)),
-        splits=[split_of(path / file) for file in splits],
-        num_classes=int(y.max()) + 1,
-    )
+    x, y = _nodes(path / files[0], source)
+    edges = table(path / files[1], source, 2, skip=1).t()
+    parts = [split_of(path / file, source) for file in splits]
+    with reading(path, source):
+        return NodeData("texas", x, y, unique_edges(edges, len(y)), parts, int(y.max()) + 1)
+
+
+def _nodes(file: Path, source: str) -> tuple[Tensor, Tensor]:
+    """Features and classes in the order of the nodes' numbers, after a line of titles."""
+    with reading(file, source):
+        lines = [line.split("\t") for line in file.read_text().splitlines()[1:]]
+        rows = sorted((int(number), features.split(","), int(label)) for number, features, label in lines)
+        for expected, (number, _, _) in enumerate(rows):
+            if number != expected:
+                raise ValueError(f"node {min(number, expected)} is missing or there twice")
+        x = torch.tensor([[float(value) for value in features] for _, features, _ in rows])
+        check_finite("a row", x.numpy())
+        return x, torch.tensor([label for _, _, label in rows])

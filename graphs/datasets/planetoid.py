@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from graphs.datasets.files import check_choice, require
+from graphs.datasets.files import arrays, check_choice, reading, require, table
 from graphs.edges import both_directions, without_loops
 from graphs.nodes import NodeData
 from graphs.splits import Split
@@ -19,6 +18,8 @@ from graphs.splits import Split
 NAMES = ("Cora", "CiteSeer")
 SPLITS = ("public", "geom-gcn")
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+SOURCE = "https://github.com/kimiyoung/planetoid (data)"
+SPLITS_SOURCE = "https://github.com/graphdml-uiuc-jlu/geom-gcn (splits)"
 
 
 def planetoid(name: str, splits: str = "public") -> NodeData:
@@ -34,7 +35,7 @@ def planetoid(name: str, splits: str = "public") -> NodeData:
             leave out what lies outside the largest component (chennnM/GCNII #10).
 
     Raises:
-        ValueError: If an argument is none of its choices.
+        ValueError: If an argument is none of its choices, or a file is damaged.
         FileNotFoundError: If files are missing and cannot be downloaded.
 
     Reference: Yang et al., 2016, arXiv:1603.08861; Pei et al., 2020, arXiv:2002.05287.
@@ -48,43 +49,47 @@ def planetoid(name: str, splits: str = "public") -> NodeData:
         Planetoid(str(root / "planetoid"), name)
 
     files = [f"ind.{name.lower()}.{part}" for part in PARTS]
-    path = require(f"planetoid/{name}/raw", files, "https://github.com/kimiyoung/planetoid (data)", download)
+    path = require(f"planetoid/{name}/raw", files, SOURCE, download)
     x, tx, allx, y, ty, ally, graph = (_unpickled(path / file) for file in files[:-1])
-    test = np.loadtxt(path / files[-1], dtype=np.int64)
-
-    # Rows of allx are documents 0, 1, ...; row r of tx is document test[r]. Documents in neither have no record.
-    features = np.zeros((len(graph), x.shape[1]), dtype=np.float32)
-    classes = np.zeros((len(graph), y.shape[1]), dtype=np.int64)
-    features[: allx.shape[0]], features[test] = allx.todense(), tx.todense()
-    classes[: len(ally)], classes[test] = ally, ty
-
-    ends = np.array([(source, target) for source, targets in graph.items() for target in targets]).T
+    test = table(path / files[-1], SOURCE, 1)[:, 0]
     train = torch.arange(len(y))
-    public = Split(train, len(train) + torch.arange(500), torch.from_numpy(np.sort(test)))
-    return NodeData(
-        name=name,
-        x=torch.from_numpy(features),
-        y=torch.from_numpy(classes.argmax(1)),
-        edge_index=both_directions(without_loops(torch.from_numpy(ends)), len(graph)),
-        splits=[public] if splits == "public" else _geom_gcn(name),
-        num_classes=y.shape[1],
-    )
+    with reading(path / files[-1], SOURCE):
+        public = Split(train, len(train) + torch.arange(500), test.sort().values)
+        if int(test.min()) < len(ally) or int(test.max()) >= len(graph):
+            raise ValueError(f"it holds {int(test.min())} to {int(test.max())}, of {len(ally)} to {len(graph) - 1}")
+    chosen = [public] if splits == "public" else _geom_gcn(name)
+
+    with reading(path, SOURCE):
+        for part, features, classes in (("x", x, y), ("tx", tx, ty), ("allx", allx, ally)):
+            if features.shape[0] != len(classes):
+                raise ValueError(f"{part} has {features.shape[0]} rows and its classes {len(classes)}")
+        # Rows of allx are documents 0, 1, ...; row r of tx is document test[r]. Documents in neither have no record.
+        features = np.zeros((len(graph), x.shape[1]), dtype=np.float32)
+        classes = np.zeros((len(graph), y.shape[1]), dtype=np.int64)
+        features[: allx.shape[0]], features[test] = allx.todense(), tx.todense()
+        classes[: len(ally)], classes[test] = ally, ty
+        ends = np.array([(source, target) for source, targets in graph.items() for target in targets]).T
+        return NodeData(
+            name=name,
+            x=torch.from_numpy(features),
+            y=torch.from_numpy(classes.argmax(1)),
+            edge_index=both_directions(without_loops(torch.from_numpy(ends)), len(graph)),
+            splits=chosen,
+            num_classes=y.shape[1],
+        )
 
 
 def _geom_gcn(name: str) -> list[Split]:
     files = [f"{name.lower()}_split_0.6_0.2_{i}.npz" for i in range(10)]
-    path = require("planetoid/geom-gcn-splits", files, "https://github.com/graphdml-uiuc-jlu/geom-gcn (splits)")
-    return [split_of(path / file) for file in files]
+    path = require("planetoid/geom-gcn-splits", files, SPLITS_SOURCE)
+    return [split_of(path / file, SPLITS_SOURCE) for file in files]
 
 
-def split_of(file: Path) -> Split:
+def split_of(file: Path, source: str) -> Split:
     """One split of Pei et al.'s files: three masks of zeros and ones."""
-
-    def mask(part: str) -> Tensor:
-        return torch.from_numpy(masks[f"{part}_mask"]).bool()
-
-    with np.load(file) as masks:
-        return Split.from_masks(mask("train"), mask("val"), mask("test"))
+    masks = arrays(file, source, [f"{part}_mask" for part in ("train", "val", "test")])
+    with reading(file, source):
+        return Split.from_masks(*(torch.from_numpy(mask) for mask in masks.values()))
 
 
 class _Unpickler(pickle.Unpickler):
@@ -107,5 +112,5 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _unpickled(file: Path) -> Any:
-    with file.open("rb") as stream:
+    with reading(file, SOURCE), file.open("rb") as stream:
         return _Unpickler(stream, encoding="latin1").load()

@@ -65,6 +65,8 @@ def test_no_seeds_no_batches():
 def test_wrong_arguments_raise_at_once():
     with pytest.raises(ValueError, match="batch_size is 0"):
         made(batch_size=0)
+    with pytest.raises(TypeError, match=r"batch_size is 2\.5"):
+        made(batch_size=2.5)
     with pytest.raises(ValueError, match="twice"):
         SampledBatches(NEIGHBORS, torch.tensor([1, 1]), [1], batch_size=1)
     with pytest.raises(ValueError, match="fanouts holds -3"):

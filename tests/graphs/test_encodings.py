@@ -8,6 +8,7 @@ from graphs.edges import both_directions, without_loops
 from graphs.encodings import degrees, random_walk_returns
 from graphs.generators import power_law
 from graphs.laplacian import DENSE, flip_signs, laplacian_eigenvectors
+from graphs.paths import path_edges
 from graphs.regular import grid, ring
 
 EMPTY = torch.empty(2, 0, dtype=torch.int64)
@@ -27,6 +28,17 @@ def test_degrees_are_those_of_networkx():
     assert incoming.tolist() == [graph.in_degree(node) for node in range(12)]
     assert outgoing.tolist() == [graph.out_degree(node) for node in range(12)]
     assert [d.shape for d in degrees(EMPTY, 0)] == [(0,), (0,)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_edges_of_other_integers_are_taken_too(dtype):
+    narrow = DIRECTED.to(dtype)
+    for one, two in zip(degrees(narrow, 12), degrees(DIRECTED, 12), strict=True):
+        assert torch.equal(one, two)
+    assert torch.equal(random_walk_returns(narrow, 12, 3), random_walk_returns(DIRECTED, 12, 3))
+    assert torch.equal(laplacian_eigenvectors(narrow, 12, 3), laplacian_eigenvectors(DIRECTED, 12, 3))
+    for one, two in zip(path_edges(narrow, 12), path_edges(DIRECTED, 12), strict=True):
+        assert torch.equal(one, two)
 
 
 @pytest.mark.parametrize(("edge_index", "nodes"), [(DIRECTED, 12), (grid(3, 4), 12), (ring(5), 7), (EMPTY, 2)])

@@ -119,6 +119,15 @@ def test_without_the_variable_the_folder_is_data(monkeypatch, tmp_path):
         aqsol()
 
 
+@pytest.mark.parametrize(("value", "folder"), [("", "data"), ("~/sets", "/home/someone/sets")])
+def test_an_empty_variable_is_as_none_and_a_tilde_is_the_home(value, folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIFIED_ATTN_DATA", value)
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"no aqsol\.npz in {folder}/molecules/AqSol: fetch from"):
+        aqsol()
+
+
 def test_a_pickle_makes_arrays_and_nothing_else():
     kept = _Unpickler(io.BytesIO(pickle.dumps({"a": np.arange(3)})), encoding="latin1").load()
     assert torch.equal(torch.from_numpy(kept["a"]), torch.arange(3))

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from graphs.dictionary_lookup import dictionary_lookup
+from graphs.encodings import random_walk_returns
 from graphs.generators import power_law, random_bipartite, random_typed
+from graphs.regular import complete_bipartite, grid, ring
 from unified_attn import Graph
 
 
@@ -27,10 +30,39 @@ def test_degrees_follow_the_power_law():
         assert abs(float(degrees[:200].sum()) / edges - expected) < 0.01
 
 
-@pytest.mark.parametrize(("nodes", "edges"), [(0, 1), (-1, 0), (3, -1)])
-def test_impossible_sizes_raise(nodes, edges):
-    with pytest.raises(ValueError, match=f"num_nodes is {nodes} and num_edges {edges}"):
+@pytest.mark.parametrize(
+    ("nodes", "edges", "message"),
+    [(0, 1, "num_nodes is 0 and num_edges 1"), (-1, 0, "num_nodes is -1"), (3, -1, "num_edges is -1")],
+)
+def test_impossible_sizes_raise(nodes, edges, message):
+    with pytest.raises(ValueError, match=message):
         power_law(nodes, edges)
+
+
+@pytest.mark.parametrize("exponent", [float("nan"), float("inf")])
+def test_an_exponent_that_is_not_finite_raises(exponent):
+    with pytest.raises(ValueError, match=f"exponent is {exponent}; give a finite number"):
+        power_law(5, 5, exponent=exponent)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: power_law(2.5, 1), r"num_nodes is 2\.5; give an integer"),
+        (lambda: power_law(3, True), "num_edges is True"),
+        (lambda: power_law(3, 1, exponent="1"), "exponent is '1'; give a number"),
+        (lambda: random_bipartite(2, 3, 1.0), r"num_edges is 1\.0"),
+        (lambda: random_typed({"a": 2.5}, {("a", "to", "a"): 1}), r"num_keys is 2\.5"),
+        (lambda: ring(2.5), r"num_nodes is 2\.5"),
+        (lambda: grid(2, 2.0), r"columns is 2\.0"),
+        (lambda: complete_bipartite("2", 3), "num_keys is '2'"),
+        (lambda: dictionary_lookup(2.5), r"size is 2\.5"),
+        (lambda: random_walk_returns(ring(3), 3, 1.5), r"num_steps is 1\.5"),
+    ],
+)
+def test_a_count_that_is_no_integer_raises(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 def test_no_nodes_and_no_edges():

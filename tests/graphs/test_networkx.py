@@ -133,6 +133,12 @@ def test_a_subclass_with_its_own_constructor_is_read_and_comes_back_plain():
     assert sorted(map(sorted, back.edges)) == [[1, 2], [1, 3]]
 
 
+@pytest.mark.parametrize(("graph", "kind"), [([1, 2], "list"), (None, "NoneType"), (torch.zeros(2, 2), "Tensor")])
+def test_what_networkx_did_not_make_raises(graph, kind):
+    with pytest.raises(TypeError, match=f"graph is of type {kind}; give a graph of networkx"):
+        from_networkx(graph)
+
+
 def test_no_nodes_and_no_edges():
     empty = from_networkx(networkx.Graph(), node_attributes=["x"], edge_attributes=["weight"])
     assert empty.edge_index.shape == (2, 0)

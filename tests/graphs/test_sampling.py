@@ -1,6 +1,7 @@
 """Sampled neighbourhoods: true edges, no more than asked for, uniform, and exact where nothing is left out."""
 
 import networkx
+import numpy as np
 import pytest
 import torch
 
@@ -137,6 +138,14 @@ def test_compressed_rows_are_the_same_graph():
         Neighbors.from_csr(torch.tensor([0, 2, 1, 3]), indices)
 
 
+def test_int32_edges_and_an_array_of_fanouts_give_the_same_samples():
+    wide = Neighbors(EDGE_INDEX, NODES).sample(SEEDS, [4, 4], generator())
+    narrow = Neighbors(EDGE_INDEX.int(), NODES).sample(SEEDS, np.array([4, 4]), generator())
+    for one, two in zip(wide, narrow, strict=True):
+        assert torch.equal(one.edge_index, two.edge_index)
+        assert one.nodes.dtype == two.nodes.dtype
+
+
 def test_nothing_to_sample():
     neighbors = Neighbors(torch.empty(2, 0, dtype=torch.int64), 3)
     (block,) = neighbors.sample(torch.tensor([2, 0]), [4])
@@ -156,6 +165,8 @@ def test_nothing_to_sample():
         (torch.tensor([1]), [2, -2], ValueError, "fanouts holds -2"),
         (torch.ones(4, dtype=torch.bool), [1], TypeError, r"seeds is torch\.bool"),
         (torch.tensor([[1]]), [1], ValueError, r"seeds has shape \[1, 1\]"),
+        (torch.tensor([1]), [1, 2.5], TypeError, r"fanouts\[1\] is 2\.5; give a number of edges, or -1 for all"),
+        (torch.tensor([1]), 3, TypeError, "fanouts is 3; give a list of numbers of edges, one a layer"),
     ],
 )
 def test_wrong_arguments_raise(seeds, fanouts, error, message):

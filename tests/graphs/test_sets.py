@@ -9,6 +9,11 @@ from torch.utils.data import DataLoader
 from graphs.hetero import HeteroNodes
 from graphs.nodes import NodeData
 from graphs.packed import GraphSet
+from graphs.splits import Split
+
+
+def split(train, val, test):
+    return Split(*(torch.tensor([number]) for number in (train, val, test)))
 
 
 def three_graphs():
@@ -62,6 +67,7 @@ def test_a_graph_that_is_not_there_raises():
         ({"edge_index": torch.tensor([[0, 1, 0], [1, 2, 2]])}, r"edge 2 is \[0, 2\]; its graph has fewer nodes"),
         ({"edge_index": torch.tensor([[0, 1, -1], [1, 2, 1]])}, r"edge_index\[0\]\[2\] is -1"),
         ({"edge_type": torch.tensor([1])}, "edge_type has 1 rows; there are 3 edges"),
+        ({"splits": [split(0, 1, 3)]}, r"splits\[0\]\.test\[0\] is 3; it must lie in 0\.\.2"),
     ],
 )
 def test_a_set_of_graphs_that_does_not_fit_together_raises(change, message):
@@ -79,8 +85,14 @@ def test_node_data_checks_its_sizes():
         replace(data, y=y[:2])
     with pytest.raises(ValueError, match=r"edge_index is \[3, 2\]"):
         replace(data, edge_index=torch.zeros(3, 2, dtype=torch.int64))
-    with pytest.raises(TypeError, match=r"edge_index\[0\] is torch\.float32"):
+    with pytest.raises(TypeError, match=r"edge_index is \[2, 2\] float32; give a \[2, E\] tensor of integers"):
         replace(data, edge_index=torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="edge_index is a list"):
+        replace(data, edge_index=[[0], [1]])
+    assert torch.equal(replace(data, edge_index=data.edge_index.int()).edge_index, data.edge_index)
+    assert replace(data, edge_index=data.edge_index.int()).edge_index.dtype == torch.int64
+    with pytest.raises(ValueError, match=r"splits\[1\]\.val\[0\] is 3; it must lie in 0\.\.2"):
+        replace(data, splits=[split(0, 1, 2), split(0, 3, 2)])
 
 
 def test_hetero_nodes_check_their_types_and_sizes():
@@ -92,5 +104,8 @@ def test_hetero_nodes_check_their_types_and_sizes():
         replace(data, edge_index={("a", "to", "c"): ends})
     with pytest.raises(ValueError, match=r"edge_index\[0\]\[1\] is 2; it must lie in 0\.\.1"):
         replace(data, edge_index={("b", "to", "a"): ends})
+    assert replace(data, edge_index={("a", "to", "b"): ends.int()}).edge_index["a", "to", "b"].dtype == torch.int64
+    with pytest.raises(ValueError, match=r"splits\[0\]\.test\[0\] is 2; it must lie in 0\.\.1"):
+        replace(data, splits=[split(0, 1, 2)])
     with pytest.raises(ValueError, match="y has 2 rows; there are 3 nodes of 'a'"):
         replace(data, target="a")
