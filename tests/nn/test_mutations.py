@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[str, Any, str, Any]] = {
     "heads and channels exchanged": ("GATv2Conv", gatv2_conv, "split_heads", heads_last),
     "loops to other nodes": ("GATConv", graph_cache, "with_loops", with_turned_loops),
     "loops at half of the nodes": (
-        "GATv2Conv", graph_cache, "looped_nodes", lambda e, n: torch.arange(n) % 2 == 0
+        "GATv2Conv", graph_cache, "looped_nodes", lambda e, keys, n: torch.arange(n) % 2 == 0
     ),
     "features of loops doubled": ("GATConv", edges, "loop_features", doubled),
     "loops take what leaves the node": ("GATv2Conv", edges, "loop_features", of_sources),
