@@ -13,7 +13,7 @@ from experiments.benchmarks.report import markdown, write
 from experiments.environment import environment
 
 
-def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 6.0) -> None:
+def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 3.0) -> None:
     """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch.
 
     Args:
