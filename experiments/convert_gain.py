@@ -152,7 +152,7 @@ def measure(name: str, size: Size, repeats: int) -> dict[str, Any]:
 def gain(size: Size | None = None, repeats: int = 5, out: Path = Path("outputs/convert_gain")) -> list[dict[str, Any]]:
     """A training step of torch-geometric's attention layers and models before and after `convert`, verified first.
 
-    About five minutes on two cores, and 16 GiB, at the default size.
+    About ten minutes on two cores, and 10 GiB, at the default size.
 
     Args:
         size: Of graph and layers.
