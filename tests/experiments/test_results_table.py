@@ -9,15 +9,11 @@ import pytest
 
 from experiments import results_table
 from experiments.results_table import Row, lookups, table
-
-README = Path(__file__).parents[2] / "README.md"
-START, END = "<!-- results -->", "<!-- /results -->"
+from tests.readme import made_part
 
 
 def test_the_readme_says_what_the_results_files_say() -> None:
-    text = README.read_text()
-    assert text.count(START) == text.count(END) == 1, f"README.md must hold the table between {START} and {END}"
-    found = text.partition(START)[2].partition(END)[0].strip()
+    found = made_part("results")
     assert found == table(), "README.md differs: put in what `python -m experiments.results_table` prints"
 
 

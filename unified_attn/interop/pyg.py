@@ -61,8 +61,9 @@ class Report:
 
     def __str__(self) -> str:
         lines = [*map(str, self.findings)] or ["no attention layer of torch-geometric found"]
-        already = [f"already of unified_attn.nn: {', '.join(path or '(the model itself)' for path in self.ours)}"]
-        return "\n".join([*lines, *(already if self.ours else [])])
+        if self.ours:
+            lines.append(f"already of unified_attn.nn: {', '.join(path or '(the model itself)' for path in self.ours)}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
