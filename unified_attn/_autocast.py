@@ -12,6 +12,9 @@ def autocasts(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
+_AS_IT_IS = nullcontext()
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Where the library computes: in the dtypes that it names, whatever autocast would choose."""
-    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else _AS_IT_IS

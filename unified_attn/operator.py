@@ -21,6 +21,8 @@ from unified_attn.masks import DenseMask, Full, Mask
 from unified_attn.problem import Problem, build
 from unified_attn.scores import Dot, Score
 
+_FULL, _NO_BIAS, _DOT = Full(), NoBias(), Dot()  # what is not given; made once
+
 
 def attention(
     q: Tensor,
@@ -134,12 +136,13 @@ def graph_attention(
         if x.dim() != 3:
             hint = " ([B, H, N, D] inputs go to attention)" if x.dim() == 4 else ""
             raise ValueError(f"{name} has shape {list(x.shape)}; graph_attention takes node-major [N, H, D]{hint}")
-    views = {id(x): x.transpose(0, 1)[None] for x in (q, k, v)}  # one view of what is one tensor
-    q, k, v = (views[id(x)] for x in (q, k, v))
+    query = q.transpose(0, 1).unsqueeze(0)  # one view of what is one tensor
+    key = query if k is q else k.transpose(0, 1).unsqueeze(0)
+    value = query if v is q else key if v is k else v.transpose(0, 1).unsqueeze(0)
     out = attention(
-        q,
-        k,
-        v,
+        query,
+        key,
+        value,
         mask=mask,
         bias=bias,
         score=score,
@@ -149,7 +152,7 @@ def graph_attention(
         k_positions=k_positions,
         backend=backend,
     )
-    return out[0].transpose(0, 1)
+    return out.squeeze(0).transpose(0, 1)
 
 
 def attention_with_lse(
@@ -393,14 +396,14 @@ def _problem(
 ) -> Problem:
     """Puts objects in place of defaults, and checks the call."""
     if mask is None:
-        mask = Full()
+        mask = _FULL
     elif isinstance(mask, Tensor):
         mask = DenseMask(mask)
     elif not isinstance(mask, Mask):
         remedy = "it is a bias: pass it as bias=" if isinstance(mask, Bias) else _wrapped(mask, "Where")
         raise TypeError(f"mask is {kind_of(mask)}; {remedy or 'give a Mask, or a bool tensor (True = may attend)'}")
     if bias is None:
-        bias = NoBias()
+        bias = _NO_BIAS
     elif isinstance(bias, Tensor):
         raise TypeError(f"bias is a tensor {list(bias.shape)}; say what it is: DenseBias(t), or EdgeBias(t) on a graph")
     elif not isinstance(bias, Bias):
@@ -408,7 +411,7 @@ def _problem(
         remedy = bias.remedy if isinstance(bias, Maker) else remedy
         raise TypeError(f"bias is {kind_of(bias)}; {remedy or 'give a Bias'}")
     if score is None:
-        score = Dot()
+        score = _DOT
     elif not isinstance(score, Score):
         raise TypeError(f"score is {kind_of(score)}; give a Score")
     if isinstance(q, Tensor) and autocasts(q.device):

@@ -40,6 +40,16 @@ class Shape:
     num_edges: int | None
     device: torch.device
 
+    @property
+    def q_positions(self) -> Tensor:
+        """Where no positions are given, those of the queries, ``[1, Nq]``."""
+        return counted(self.num_queries, self.offset or 0, self.device)
+
+    @property
+    def k_positions(self) -> Tensor:
+        """Those of the keys, ``[1, Nk]``."""
+        return counted(self.num_keys, 0, self.device)
+
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
@@ -50,15 +60,25 @@ class Pairs:
 
     Args:
         shape: Sizes of the call.
-        q_positions: ``[1 | B, Nq]``.
-        k_positions: ``[1 | B, Nk]``.
+        q_given: ``[1 | B, Nq]``, or None for the default, which is made when somebody asks.
+        k_given: ``[1 | B, Nk]``, or None with ``q_given``.
         pairs: The list, or None for every query with every key.
     """
 
     shape: Shape
-    q_positions: Tensor
-    k_positions: Tensor
+    q_given: Tensor | None
+    k_given: Tensor | None
     pairs: Listed | None = None
+
+    @property
+    def q_positions(self) -> Tensor:
+        """``[1 | B, Nq]``."""
+        return self.shape.q_positions if self.q_given is None else self.q_given
+
+    @property
+    def k_positions(self) -> Tensor:
+        """``[1 | B, Nk]``."""
+        return self.shape.k_positions if self.k_given is None else self.k_given
 
     @property
     def is_dense(self) -> bool:
@@ -149,6 +169,11 @@ class Pairs:
     def of_edges(self, values: Tensor) -> Tensor:
         """Values tied to the caller's edges, ``[E]`` or ``[E, H]``, as ``[1, 1 | H, E]``."""
         return values[None, None] if values.dim() == 1 else values.t()[None]
+
+
+def counted(size: int, start: int, device: torch.device) -> Tensor:
+    """Positions start, start + 1, ... ``[1, size]``."""
+    return (torch.arange(size, device=device) + start)[None]
 
 
 def hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:

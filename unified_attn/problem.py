@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.dropout import keep
-from unified_attn.pairs import Pairs, Shape, check_integers, describe, fit, fits
+from unified_attn.pairs import Pairs, Shape, check_integers, counted, describe, fit, fits
 from unified_attn.rows import Rows
 from unified_attn.vectors import Vectors
 
@@ -40,7 +40,7 @@ class Lowered:
         score: The score, to be asked for :meth:`logits`.
         scale: Multiplies the raw scores.
         dropout_p: Probability to drop a weight.
-        seed: One int64 number, for the counter from which dropout draws.
+        seed: One int64 number, for the counter from which dropout draws; None without dropout.
     """
 
     q: Tensor
@@ -53,7 +53,7 @@ class Lowered:
     score: Score
     scale: float
     dropout_p: float
-    seed: Tensor
+    seed: Tensor | None
 
     def rows(self) -> Rows:
         """The listed pairs, compressed; sorted once and kept.
@@ -152,7 +152,7 @@ class Lowered:
 
         Drawn from a counter, so that every back end draws alike for one seed.
         """
-        return None if self.dropout_p == 0.0 else dropout(self.pairs, self.dropout_p, self.seed, self.q.dtype)
+        return None if self.seed is None else dropout(self.pairs, self.dropout_p, self.seed, self.q.dtype)
 
 
 def dropout(pairs: Pairs, p: float, seed: Tensor, dtype: torch.dtype) -> Tensor:
@@ -176,8 +176,8 @@ class Problem:
         score: The score.
         scale: Multiplies the raw scores.
         dropout_p: Probability to drop a weight.
-        q_positions: ``[1 | B, Nq]`` integers.
-        k_positions: ``[1 | B, Nk]`` integers.
+        q_given: Positions ``[1 | B, Nq]``, or None for the default ones.
+        k_given: ``[1 | B, Nk]``, or None with ``q_given``.
         shape: All sizes.
         candidates: The pairs that the mask names in O(edges); None = all of them.
         needs_lse: Whether the log-sum-exp is asked for; else a back end may return None in its place.
@@ -191,11 +191,21 @@ class Problem:
     score: Score
     scale: float
     dropout_p: float
-    q_positions: Tensor
-    k_positions: Tensor
+    q_given: Tensor | None
+    k_given: Tensor | None
     shape: Shape
     candidates: Candidates | None
     needs_lse: bool = True
+
+    @property
+    def q_positions(self) -> Tensor:
+        """``[1 | B, Nq]`` integers."""
+        return self.shape.q_positions if self.q_given is None else self.q_given
+
+    @property
+    def k_positions(self) -> Tensor:
+        """``[1 | B, Nk]`` integers."""
+        return self.shape.k_positions if self.k_given is None else self.k_given
 
     @property
     def band(self) -> Reach | None:
@@ -259,7 +269,7 @@ class Problem:
         Args:
             masked: Hide what the mask hides; not for a kernel that does that by itself.
         """
-        pairs = Pairs(self.shape, self.q_positions, self.k_positions)
+        pairs = Pairs(self.shape, self.q_given, self.k_given)
         return self._lower(pairs, self.mask if masked else None, clean=True)
 
     def listed(self, *, clean: bool = True) -> Lowered:
@@ -274,7 +284,7 @@ class Problem:
         """
         if self.candidates is None:
             raise ValueError(f"{self.mask!r} lists no pairs; lower it with dense()")
-        pairs = Pairs(self.shape, self.q_positions, self.k_positions, self.candidates.list())
+        pairs = Pairs(self.shape, self.q_given, self.k_given, self.candidates.list())
         return self._lower(pairs, self.candidates.rest, clean)
 
     def turned(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -292,12 +302,14 @@ class Problem:
         """The same without what the mask hides."""
         return self._add(pairs, None)
 
-    def seed(self) -> Tensor:
-        """The number from which dropout draws: a new one each time, one a call."""
-        return torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else torch.zeros(1, dtype=torch.int64)
+    def seed(self) -> Tensor | None:
+        """The number from which dropout draws: a new one each time, one a call; None without dropout."""
+        return torch.randint(2**62, (1,)) if self.dropout_p > 0.0 else None
 
     def _lower(self, pairs: Pairs, mask: Mask | None, clean: bool) -> Lowered:
-        q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
+        q, k, v = self.q, self.k, self.v
+        if q.dtype != self.dtype:
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
         vectors: list[Vectors | None] = [None, None]
         for term in self.bias.terms:
             q, k = term.turn(q, k, self.q_positions, self.k_positions)
@@ -431,8 +443,9 @@ def build(
         num_edges=None if graph is None else graph.num_edges,
         device=q.device,
     )
-    q_positions = _positions("q_positions", q_positions, num_queries, start, shape)
-    k_positions = _positions("k_positions", k_positions, num_keys, 0, shape)
+    if shape.offset is None:
+        q_positions = _positions("q_positions", q_positions, num_queries, start, shape)
+        k_positions = _positions("k_positions", k_positions, num_keys, 0, shape)
     mask.check(shape)
     for term in bias.terms:
         term.check(shape)
@@ -446,8 +459,8 @@ def build(
         score=score,
         scale=score.scale(head_dim) if scale is None else float(scale),
         dropout_p=float(dropout_p),
-        q_positions=q_positions,
-        k_positions=k_positions,
+        q_given=q_positions,
+        k_given=k_positions,
         shape=shape,
         candidates=mask.candidates(shape),
         needs_lse=needs_lse or score.sink is not None,  # a sink is a share of exp(lse)
@@ -491,7 +504,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _positions(name: str, given: Tensor | None, size: int, start: int, shape: Shape) -> Tensor:
     """Positions ``[1 | B, size]``: the given ones, checked, or start, start + 1, ..."""
     if given is None:
-        return (torch.arange(size, device=shape.device) + start)[None]
+        return counted(size, start, shape.device)
     check_integers(name, given, "give integer positions, [N] or [B, N]")
     if given.device != shape.device:
         raise ValueError(f"{name} is on {given.device}, but q is on {shape.device}; move it")

@@ -105,8 +105,8 @@ class Strip:
         keys = self.keys
         return Tile(
             problem.shape,
-            problem.q_positions,
-            problem.k_positions,
+            problem.q_given,
+            problem.k_given,
             rows=torch.arange(self.first, self.first + self.height, device=device),
             columns=torch.arange(keys.start, keys.stop, device=device) if isinstance(keys, range) else keys,
         )

@@ -32,6 +32,9 @@ class Operands:
     weight: Tensor | None = None
 
 
+NO_VECTORS = Operands()
+
+
 class Vectors(ABC):
     """A vector r_p for each pair p and key head.
 

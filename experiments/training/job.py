@@ -41,6 +41,7 @@ class Job:
         self.file = self.out / "results.json"
         self.settings = json.loads(json.dumps(settings, default=str))
         self.runs: list[dict[str, Any]] = []
+        self.environment = environment(command(), PACKAGES)
         if self.file.exists():
             before = json.loads(self.file.read_text())
             if not run.resume:
@@ -48,7 +49,7 @@ class Job:
             if before["settings"] != self.settings:
                 changed = differences(before["settings"], self.settings)
                 raise SettingError(f"out is {self.out}, whose results are of other settings: {changed}; give another")
-            self.runs = before["runs"]
+            self.runs, self.environment = before["runs"], before["environment"]  # kept if nothing more is run
         self.out.mkdir(parents=True, exist_ok=True)
         self.write()
 
@@ -65,6 +66,7 @@ class Job:
         for seed in range(self.run.first_seed, self.run.first_seed + self.run.seeds):
             if seed in finished:
                 continue
+            self.environment = environment(command(), PACKAGES)
             folder = self.out / f"seed-{seed}"
             folder.mkdir(exist_ok=True)
             lightning.seed_everything(seed, verbose=False)
@@ -79,11 +81,9 @@ class Job:
             self.write()
             shown = self.metric.show(outcome.test)
             print(f"seed {seed}: {self.metric.name} {shown}, best of {outcome.epochs} epochs: {outcome.best_epoch}")
-        draw_curves(
-            [self.out / f"seed-{record['seed']}" / "metrics.csv" for record in self.runs],
-            self.out / "curves.png",
-            self.metric.name,
-        )
+        logs = [self.out / f"seed-{record['seed']}" / "metrics.csv" for record in self.runs]
+        if all(log.exists() for log in logs):  # whoever keeps results alone has none of earlier runs
+            draw_curves(logs, self.out / "curves.png", self.metric.name)
         results = self.results()
         both = [value for value in results["test"].values() if value is not None]
         print(f"{self.metric.name}: {self.metric.show(*both)}, seeds: {len(self.runs)}; {self.file}")
@@ -97,7 +97,7 @@ class Job:
             **parts,
             "runs": self.runs,
             "settings": self.settings,
-            "environment": environment(command(), PACKAGES),
+            "environment": self.environment,
         }
 
     def write(self) -> None:

@@ -108,6 +108,19 @@ def test_finished_seeds_are_kept_and_others_added(tmp_path: Path, monkeypatch: p
     assert [run["seed"] for run in both["runs"]] == [0, 1]
 
 
+def test_nothing_more_to_run_changes_nothing(tmp_path: Path) -> None:
+    """Whoever keeps results.json alone, without the logs, still gets it back, with the commit that made it."""
+    options = ["--out", tmp_path, "--training.epochs", 2, "--seeds", 2]
+    nodes(*options)
+    results = json.loads((tmp_path / "results.json").read_text())
+    results["environment"]["commit"] = "an older one"
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    for log in tmp_path.rglob("metrics.csv"):
+        log.unlink()
+    assert nodes(*options, "--resume", "true") == results
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+
+
 @pytest.mark.parametrize(("monitor", "best"), [("loss", min), ("score", max)])
 def test_the_best_epoch_is_tested(tmp_path: Path, monitor: str, best: type(min)) -> None:
     options = ["--training.epochs", 12, "--training.lr", 0.3, "--training.monitor", monitor]

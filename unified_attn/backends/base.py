@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from unified_attn.errors import UnsupportedError
 from unified_attn.problem import Problem
@@ -94,9 +94,9 @@ def cap_reasons(problem: Problem) -> list[str]:
 
 def refuse_tangents(name: str, *tensors: Tensor | None) -> None:
     """Raises where forward-mode derivatives are asked for: a custom operator would take them for 0."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
-    if any(x is not None and unpack_dual(x).tangent is not None for x in tensors):
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError(
             name, ["its kernel has no forward-mode derivative; use backend='scatter' or backend='reference'"]
         )

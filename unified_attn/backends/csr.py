@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, list_reasons, refuse_tangents
-from unified_attn.kernels.contract import contract
+from unified_attn.kernels.contract import contract, contract_both
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.problem import Lowered, Problem
 from unified_attn.scores.base import Form
-from unified_attn.vectors import Operands, Stored, Vectors
+from unified_attn.vectors import NO_VECTORS, Operands, Stored, Vectors
 
 
 class CSR(Backend):
@@ -73,7 +73,7 @@ def _form(low: Lowered) -> Form:
 
 
 def _operands(vectors: Vectors | None) -> Operands:
-    return Operands() if vectors is None else vectors.operands()
+    return NO_VECTORS if vectors is None else vectors.operands()
 
 
 def _contracted(form: Form, key_vectors: Operands) -> tuple[Tensor, Tensor, Operands]:
@@ -85,10 +85,10 @@ def _contracted(form: Form, key_vectors: Operands) -> tuple[Tensor, Tensor, Oper
         edge = Stored(form.edge[..., None])
         scalars = edge if scalars is None else scalars + edge
     key_vectors = _operands(scalars)
-    if form.query is form.key:  # read once, and one gradient written instead of two to be added
-        both = contract(form.query, torch.stack([form.contract_query, form.contract_key], dim=1).flatten(0, 1))
-        return both[:, 0::2, :, None], both[:, 1::2, :, None], key_vectors
-    query, key = contract(form.query, form.contract_query), contract(form.key, form.contract_key)
+    if form.query is form.key:
+        query, key = contract_both(form.query, form.contract_query, form.contract_key)
+    else:
+        query, key = contract(form.query, form.contract_query), contract(form.key, form.contract_key)
     return query[..., None], key[..., None], key_vectors
 
 

@@ -83,10 +83,10 @@ class Plan:
                         f"{self.problem.bias!r} has a gradient at some pairs and none at others: let what it captures "
                         f"take part at all of them, or use backend='reference'"
                     )
-            p, factors = self.problem.dropout_p, None
-            if p > 0.0:
+            factors = None
+            if self.seed is not None:
                 tile = strip.tile(self.problem)
-                factors = dropout(tile, p, self.seed, self.problem.dtype).expand(tile.sizes)
+                factors = dropout(tile, self.problem.dropout_p, self.seed, self.problem.dtype).expand(tile.sizes)
             yield strip, number, made[1], factors
 
 

@@ -11,30 +11,34 @@ _SUMS = frozenset({"reassoc", "contract", "nsz"})  # lets the loop over d vector
 
 
 @partial(kernel, fastmath=_SUMS)
-def forward(task, b, start, stop, x, att, out):
-    """``out[b, n, h] = <x[b, n, h // group], att[h]>`` for one block of nodes."""
-    heads, size = att.shape
-    group = heads // x.shape[2]
+def forward(task, b, start, stop, x, first, second, a, c):
+    """``a[b, n, h] = <x[b, n, h // group], first[h]>`` and ``c`` with ``second``, for one block of nodes."""
+    size = x.shape[3]
     for n in range(start, stop):
-        for h in range(heads):
-            out[b, n, h] = 0
-            total = out[b, n, h]  # a zero of the right type
-            for d in range(size):
-                total += x[b, n, h // group, d] * att[h, d]
-            out[b, n, h] = total
+        for att, out in ((first, a), (second, c)):
+            heads = att.shape[0]
+            for h in range(heads):
+                kv = h // max(heads // x.shape[2], 1)
+                out[b, n, h] = 0
+                total = out[b, n, h]  # a zero of the right type
+                for d in range(size):
+                    total += x[b, n, kv, d] * att[h, d]
+                out[b, n, h] = total
 
 
 @partial(kernel, fastmath=_SUMS)
-def backward(task, b, start, stop, grad, x, att, dx, partial):
-    """Writes ``dx[b, n]``, adds to this block's ``partial [Hq, D]``; x is not read where the gradient is 0."""
-    heads, size = att.shape
-    group = heads // x.shape[2]
+def backward(task, b, start, stop, x, first, second, g, e, dx, da, dc):
+    """Writes ``dx[b, n]``, adds to this block's partial sums ``[Hq, D]``; x is not read where the gradient is 0."""
+    size = x.shape[3]
     for n in range(start, stop):
         dx[b, n] = 0
-        for h in range(heads):
-            g = grad[b, n, h]
-            if g != 0:
-                for d in range(size):
-                    dx[b, n, h // group, d] += g * att[h, d]
-                for d in range(size):
-                    partial[task, h, d] += g * x[b, n, h // group, d]
+        for att, grad, datt in ((first, g, da), (second, e, dc)):
+            heads = att.shape[0]
+            for h in range(heads):
+                kv = h // max(heads // x.shape[2], 1)
+                slope = grad[b, n, h]
+                if slope != 0:
+                    for d in range(size):
+                        dx[b, n, kv, d] += slope * att[h, d]
+                    for d in range(size):
+                        datt[task, h, d] += slope * x[b, n, kv, d]

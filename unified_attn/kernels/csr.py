@@ -17,12 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import unified_attn.kernels.csr_ops  # noqa: F401  # registers the operators
+from unified_attn.kernels.csr_call import Call
+from unified_attn.kernels.csr_ops import attend
 from unified_attn.rows import Rows
-from unified_attn.vectors import Operands
-
-_FLOAT_TYPES = (torch.float32, torch.float64)
-_NONE = Operands()
+from unified_attn.vectors import NO_VECTORS, Operands
 
 
 def csr_attention(
@@ -32,8 +30,8 @@ def csr_attention(
     rows: Rows,
     *,
     add: Tensor | None = None,
-    key_vectors: Operands = _NONE,
-    value_vectors: Operands = _NONE,
+    key_vectors: Operands = NO_VECTORS,
+    value_vectors: Operands = NO_VECTORS,
     att: Tensor | None = None,
     scale: float = 1.0,
     cap: float = 0.0,
@@ -72,9 +70,9 @@ def csr_attention(
     Cost: O(E Hq (W + Dv + F)) time, O(E Hq W F) for key features in the sum form; O(N H (D + F)) memory beside what is
     passed in.
     """
-    _check(query, key, value, add, att, dropout_p, seed)
     for side, vectors, nodes in (("key", key_vectors, key), ("value", value_vectors, value)):
-        _check_vectors(side, vectors, nodes, rows.edge.shape[0] // rows.indptr.shape[0], query)
+        if vectors is not NO_VECTORS:
+            _check_vectors(side, vectors, nodes, rows.edge.shape[0] // rows.indptr.shape[0], query)
     key_query, key_weight = None, None
     if key_vectors.weight is not None:
         if att is None:
@@ -82,12 +80,13 @@ def csr_attention(
         else:
             key_weight = key_vectors.weight.transpose(1, 2)
     one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
-    out, lse, mixed = torch.ops.unified_attn.csr_forward(
+    call = Call(
         query, key, None if value is key else value, add, key_vectors.rows, value_vectors.rows, key_vectors.features,
         key_query, key_weight, None if one_features else value_vectors.features, att, _narrow(key_vectors.code),
         _narrow(value_vectors.code), rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed,
         scale, cap, slope, dropout_p, pair_counter, one_features,
     )  # fmt: skip
+    out, lse, mixed = attend(call)
     if value_vectors.weight is not None:
         out = out + mixed @ _per_query_head(value_vectors.weight, query).transpose(1, 2)
     return out, lse
@@ -100,47 +99,6 @@ def _narrow(code: Tensor | None) -> Tensor | None:
 def _per_query_head(weight: Tensor, query: Tensor) -> Tensor:
     """``[Hk, D, F]`` as ``[Hq, D, F]``."""
     return weight.repeat_interleave(query.shape[1] // max(weight.shape[0], 1), dim=0)
-
-
-def _check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    add: Tensor | None,
-    att: Tensor | None,
-    dropout_p: float,
-    seed: Tensor | None,
-) -> None:
-    for name, operand in (("query", query), ("key", key), ("value", value)):
-        if operand.dim() != 4:
-            raise ValueError(f"{name} must be [B, H, N, D], got shape {tuple(operand.shape)}")
-    batch, heads = query.shape[:2]
-    width, keys = query.shape[3], key.shape[2]
-    if key.shape[0] != batch or value.shape[0] != batch:
-        raise ValueError(f"batch sizes differ: query {batch}, key {key.shape[0]}, value {value.shape[0]}")
-    if key.shape[3] != width:
-        raise ValueError(f"query and key must have one head size, got {width} and {key.shape[3]}")
-    if value.shape[2] != keys:
-        raise ValueError(f"key and value must have one length, got {keys} and {value.shape[2]}")
-    for name, operand in (("key", key), ("value", value)):
-        few = operand.shape[1]
-        if (few == 0 and heads != 0) or (few != 0 and heads % few != 0):
-            raise ValueError(f"query heads must be a multiple of {name} heads, got {heads} and {few}")
-    if add is not None and (
-        add.dim() != 3 or (add.shape[0] != 1 and add.shape[0] != batch) or (add.shape[1] != 1 and add.shape[1] != heads)
-    ):
-        raise ValueError(f"add must be [1 or {batch}, 1 or {heads}, E], got {tuple(add.shape)}")
-    if att is not None and att.shape != (heads, width):
-        raise ValueError(f"att must be [{heads}, {width}], got {tuple(att.shape)}")
-    if query.dtype not in _FLOAT_TYPES:
-        raise TypeError(f"query must be float32 or float64, got {query.dtype}")
-    for name, other in (("key", key), ("value", value), ("add", add), ("att", att)):
-        if other is not None and other.dtype != query.dtype:
-            raise TypeError(f"{name} must have query's dtype {query.dtype}, got {other.dtype}")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
-    if dropout_p > 0.0 and (seed is None or seed.dtype != torch.int64 or seed.numel() != 1):
-        raise ValueError("dropout needs seed, an int64 tensor of one element")
 
 
 def _check_vectors(side: str, vectors: Operands, nodes: Tensor, pairs: int, query: Tensor) -> None:

@@ -2,9 +2,13 @@
 
 Kernels take this record instead of arrays, since that keeps one compiled kernel for all layouts: nothing is copied
 because of its strides. Addresses and strides are in bytes; an address of 0 means that the operand is absent.
+
+What changes from call to call comes first, so that it is written in one go over a copy of the rest.
 """
 
+import ctypes
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,11 @@ CHUNK = 128
 
 _STRIDED = {
     # name: strides
+    "indptr": "",  # a row's first pair; how far an item's rows are from the next one's is said apart
+    "ends": "",  # and the one after its last
+    "row": "",  # of pieces of rows, the number of the row
+    "col": "",
+    "edge": "",
     "q": "bhn",
     "k": "bhn",
     "v": "bhn",
@@ -51,40 +60,53 @@ _STRIDED = {
     "datt": "bh",
 }
 
-_INTEGERS = (
-    ["indptr", "indptr_b", "col", "edge", "heads"]  # heads: per query head, byte offsets (see head_table)
-    + ["num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]
-    + ["pair_counter", "drop", "drop_from", "seed"]
+ADDRESSES = list(_STRIDED)
+NUMBERS = ["seed", "scale", "cap", "slope"]
+
+_FIXED = (
+    ["heads", "num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]  # heads: head_table
+    + ["indptr_b", "longest", "even"]  # longer rows are left out; blocks of equally many rows
+    + ["pair_counter", "drop", "drop_from"]
     + ["ahead", "k_parts", "k_step", "k_lines", "v_parts", "v_step", "v_lines"]  # prefetch
-    + [name + suffix for name, strides in _STRIDED.items() for suffix in ["", *("_" + s for s in strides)]]
+    + [f"{name}_{letter}" for name, strides in _STRIDED.items() for letter in strides]
 )
-_FLOATS = ["scale", "cap", "slope", "drop_gain"]
 
-ARGS = np.dtype([(name, np.int64) for name in _INTEGERS] + [(name, np.float64) for name in _FLOATS])
-_PLACES = {name: place for place, name in enumerate([*_INTEGERS, *_FLOATS])}
-_LAYOUT = struct.Struct(f"={len(_INTEGERS)}q{len(_FLOATS)}d")
+ARGS = np.dtype(
+    [(name, np.int64) for name in [*ADDRESSES, "seed"]]
+    + [(name, np.float64) for name in [*NUMBERS[1:], "drop_gain"]]
+    + [(name, np.int64) for name in _FIXED]
+)
+_FRESH = struct.Struct(f"={len(ADDRESSES) + 1}q{len(NUMBERS) - 1}d")
+PLACES = {name: place for place, name in enumerate(ADDRESSES)}
+_Bytes = ctypes.c_char * ARGS.itemsize
 
 
-def strided(name: str, tensor: Tensor | None, broadcast: bool = False) -> dict[str, int]:
-    """The record's entries for one operand, whose last dimension (if it has more than its strides name) is dense.
+def strides(name: str, tensor: Tensor | None, broadcast: bool = False) -> dict[str, int | float]:
+    """The record's entries for the layout of one operand; its last dimension (beside those named) is dense.
 
     Args:
         name: One of the operands.
         tensor: Its values, or None where it is absent.
         broadcast: A size of 1 counts for every index.
     """
-    if tensor is None:
-        return {}
-    entries = {name: tensor.data_ptr()}
-    for dim, letter in enumerate(_STRIDED[name]):
-        stride = tensor.stride(dim) * tensor.element_size()
-        entries[f"{name}_{letter}"] = 0 if broadcast and tensor.size(dim) == 1 else stride
+    entries: dict[str, int | float] = {}
+    if tensor is not None:
+        for dim, letter in enumerate(_STRIDED[name]):
+            stride = tensor.stride(dim) * tensor.element_size()
+            entries[f"{name}_{letter}"] = 0 if broadcast and tensor.size(dim) == 1 else stride
     return entries
 
 
-def record(entries: dict[str, int | float]) -> np.ndarray[Any, Any]:
-    """The record, ``[1]``; what is not named is 0."""
-    values: list[int | float] = [0] * len(_PLACES)
+def fixed(entries: dict[str, int | float]) -> bytes:
+    """A record without addresses and numbers; what is not named is 0."""
+    record = np.zeros(1, dtype=ARGS)
     for name, value in entries.items():
-        values[_PLACES[name]] = value
-    return np.frombuffer(bytearray(_LAYOUT.pack(*values)), dtype=ARGS)
+        record[name] = value
+    return record.tobytes()
+
+
+def filled(fixed: bytes, addresses: Sequence[int], numbers: Sequence[int | float]) -> Any:
+    """A record as a block of memory, for ``ctypes.addressof``."""
+    record = _Bytes.from_buffer_copy(fixed)
+    _FRESH.pack_into(record, 0, *addresses, *numbers)
+    return record

@@ -24,10 +24,12 @@ from unified_attn.kernels.csr_pair import (
     STAMP,
     V_HEAD,
     VVEC_HEAD,
-    block_start,
+    block_rows,
     dot,
     kept,
+    last_of,
     projected,
+    row_number,
     summed,
     summed_projected,
     touch,
@@ -49,6 +51,7 @@ from unified_attn.kernels.lanes import (
     poke,
     prefetch,
     real,
+    record_at,
     splat,
     store,
     zero,
@@ -66,7 +69,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
 
     @kernel
     def backward_columns(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
-        a = args[0]
+        a = record_at(args)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
@@ -84,7 +87,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
-        need_dk, need_dv, keys = a.dk != 0, a.dv != 0, a.rows
+        need_dk, need_dv, keys = a.dk != 0, a.dv != 0, a.keys
         weights = scratch
         slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
         deltas = slopes + (CHUNK + 8) * one
@@ -94,10 +97,13 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
         u_b, gm_b = a.kquery + b * a.kquery_b, a.g_mixed + b * a.g_mixed_b
         q_b, g_b, stats_b = a.q + b * a.q_b, a.g_out + b * a.g_out_b, a.stats + b * a.stats_b
-        lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
-        last_pair = peek_int64(indptr + 8 * hi)
+        ends = a.ends + b * a.indptr_b
+        lo, hi = block_rows(indptr, a.rows, a.even, block, blocks)
+        last_pair = last_of(ends, lo, hi)
         for j in range(lo, hi):
-            begin, end = peek_int64(indptr + 8 * j), peek_int64(indptr + 8 * j + 8)
+            begin, end = peek_int64(indptr + 8 * j), peek_int64(ends + 8 * j)
+            if end - begin > a.longest:
+                continue
             for h in range(first_h, last_h):  # heads of one group clear the same key several times, which is harmless
                 table = heads + h * (8 * HEAD_FIELDS)
                 if need_dk:
@@ -180,7 +186,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             i = peek_int32(col + 4 * (chunk + t))
                             counter = peek_int32(edge + 4 * (chunk + t))
                             if pair_counter:
-                                counter = i * keys + j
+                                counter = i * keys + row_number(a.row, j)
                             seed = a.seed + (b * num_heads + h) * HEAD_STEP
                             gain = drop_gain if kept(seed, counter, drop_from) else nil
                             poke(like_e, weights + t * one, w * gain)

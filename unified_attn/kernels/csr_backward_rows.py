@@ -32,10 +32,12 @@ from unified_attn.kernels.csr_pair import (
     VVEC_HEAD,
     add_projected,
     add_scaled,
-    block_start,
+    block_rows,
     dot,
     kept,
+    last_of,
     projected,
+    row_number,
     summed,
     summed_projected,
     touch,
@@ -57,6 +59,7 @@ from unified_attn.kernels.lanes import (
     peek_int64,
     poke,
     real,
+    record_at,
     splat,
     store,
     zero,
@@ -73,7 +76,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
 
     @kernel
     def backward_rows(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
-        a = args[0]
+        a = record_at(args)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
@@ -110,10 +113,13 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
             kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
             first_table = heads + first_h * (8 * HEAD_FIELDS)
             k_ahead, v_ahead = k_b + peek_int64(first_table + 8 * K_HEAD), v_b + peek_int64(first_table + 8 * V_HEAD)
-            lo, hi = block_start(indptr, a.rows, block, blocks), block_start(indptr, a.rows, block + 1, blocks)
-            last_pair = peek_int64(indptr + 8 * hi)
+            ends = a.ends + b * a.indptr_b
+            lo, hi = block_rows(indptr, a.rows, a.even, block, blocks)
+            last_pair = last_of(ends, lo, hi)
             for i in range(lo, hi):
-                begin, end = peek_int64(indptr + 8 * i), peek_int64(indptr + 8 * i + 8)
+                begin, end = peek_int64(indptr + 8 * i), peek_int64(ends + 8 * i)
+                if end - begin > a.longest:
+                    continue
                 q_i = a.q + b * a.q_b + i * a.q_n
                 dq_i = a.dq + b * a.dq_b + i * a.dq_n
                 g_i = a.g_out + b * a.g_out_b + i * a.g_out_n
@@ -219,7 +225,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             for t in range(n):
                                 counter = peek_int32(edge + 4 * (chunk + t))
                                 if pair_counter:
-                                    counter = i * keys + peek_int32(col + 4 * (chunk + t))
+                                    counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
                                 gain = nil
                                 if kept(seed, counter, drop_from):
                                     gain = drop_gain

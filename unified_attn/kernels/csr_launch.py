@@ -2,25 +2,146 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from unified_attn.dropout import DRAW_BITS, threshold
 from unified_attn.kernels import threads
-from unified_attn.kernels.csr_args import CHUNK, HEADS
+from unified_attn.kernels.csr_args import ADDRESSES, CHUNK, HEADS, PLACES, filled, fixed
+from unified_attn.kernels.csr_call import Call, all_strides
 
 _BLOCK_WORK = 2**20  # floats read per task: near a millisecond, far more than handing a task over takes
 _PARTIAL_FLOATS = 2**22  # at most for the partial sums of tables and weights, unless one sum alone is larger
 _INLINE_WORK = 2**17  # problems up to here run in the calling thread
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
 _AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
+_KEPT_PLANS = 128
 
 _compiling = threading.Lock()
+_scratch = threading.local()
+
+Plan = TypeVar("Plan")
+
+
+class Plans:
+    """A small cache of what follows from layouts alone, least recently used first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    def find(self, layout: object, make: Callable[[], Plan]) -> Plan:
+        """What was made for this layout before, or what ``make`` makes now."""
+        with self._lock:
+            found: Plan | None = self._kept.pop(layout, None)
+            if found is not None:
+                self._kept[layout] = found
+                return found
+        found = make()
+        with self._lock:
+            self._kept[layout] = found
+            while len(self._kept) > _KEPT_PLANS:
+                del self._kept[next(iter(self._kept))]
+        return found
+
+
+class Tasks(NamedTuple):
+    """The tasks of one launch: each takes one item of the batch (or all), one range of heads, one block of rows.
+
+    Args:
+        batches: Ranges of the batch.
+        ranges: Ranges of query heads.
+        blocks: Blocks of rows.
+    """
+
+    batches: Sequence[tuple[int, ...]]
+    ranges: Sequence[tuple[int, int]]
+    blocks: int
+
+    def __len__(self) -> int:
+        return len(self.batches) * len(self.ranges) * self.blocks
+
+    def task(self, index: int) -> tuple[int, ...]:
+        """The arguments of one task."""
+        rest, block = divmod(index, self.blocks)
+        batch, heads = divmod(rest, len(self.ranges))
+        return (*self.batches[batch], *self.ranges[heads], block, self.blocks)
+
+
+class Launch:
+    """A kernel with all but addresses and numbers: made once for a layout.
+
+    Args:
+        which: ``"forward"``, ``"rows"`` or ``"columns"``.
+        call: The call, for its layout alone.
+        operands: By name; of rows, too.
+        entries: Others of the record's entries.
+        heads: Operands whose heads query heads share, with the dimension of heads.
+        work: Floats read, all in all.
+    """
+
+    def __init__(
+        self,
+        which: str,
+        call: Call,
+        operands: dict[str, Tensor | None],
+        entries: dict[str, int | float],
+        heads: dict[str, tuple[Tensor | None, int]],
+        work: int,
+    ) -> None:
+        self._names = tuple((name, PLACES[name]) for name, x in operands.items() if x is not None)
+        self._table = head_table(call.query.size(1), heads)  # kept, since the record holds its address
+        features = {"kfeat_size": call.key_features, "vfeat_size": call.mixed_features}
+        self._fixed = fixed(
+            {
+                **all_strides(operands),
+                **dropping(call),
+                **{name: 0 if x is None else x.size(1) for name, x in features.items()},
+                "num_heads": call.query.size(1),
+                "keys": call.t_indptr.size(1) - 1,  # of pieces of keys there are more
+                "score_size": call.query.size(3),
+                "value_size": call.values.size(3),
+                "longest": 2**62,
+                **entries,
+                "heads": self._table.ctypes.data,
+            }
+        )
+        self._kernel = find_kernel(which, call)
+        self._scratch_bytes = 8 * (4 * (CHUNK + 8) + 2 * call.query.size(1))
+        self._parallel = work > _INLINE_WORK
+
+    def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...], tasks: Tasks) -> None:
+        """Run it over these operands, which must be laid out as those that it was made for."""
+        addresses = [0] * len(ADDRESSES)
+        for name, place in self._names:
+            addresses[place] = operands[name].data_ptr()
+        indptr, ends = PLACES["indptr"], PLACES["ends"]
+        addresses[ends] = addresses[ends] or addresses[indptr] + 8
+        record = filled(self._fixed, addresses, numbers)
+        kernel, args, size = self._kernel, ctypes.addressof(record), self._scratch_bytes
+
+        def run(index: int, keep: Any = record) -> None:
+            kernel(args, scratch(size), *tasks.task(index))
+
+        threads.run(run, len(tasks), parallel=self._parallel)
+
+
+def scratch(size: int) -> int:
+    """The address of so many bytes that belong to the calling thread."""
+    kept: np.ndarray[Any, Any] | None
+    address: int
+    kept, address = getattr(_scratch, "kept", (None, 0))
+    if kept is None or kept.size < size:
+        kept = np.empty(size, dtype=np.uint8)
+        address = kept.ctypes.data
+        _scratch.kept = (kept, address)
+    return address
 
 
 def node_major(like: Tensor) -> bool:
@@ -44,25 +165,15 @@ def zeros_add(add: Tensor) -> Tensor:
     return add.new_zeros(batch, heads, pairs)
 
 
-def dense_last(tensor: Tensor) -> Tensor:
-    """The same values with a dense last dimension; copied only if it is not."""
-    return tensor if tensor.size(-1) <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def dense_last_or_none(tensor: Tensor | None) -> Tensor | None:
-    """:func:`dense_last` of an operand that may be absent."""
-    return None if tensor is None else dense_last(tensor)
-
-
-def listed(indptr: Tensor, col: Tensor, edge: Tensor) -> dict[str, int | float]:
-    """The record's entries for compressed rows, which must be contiguous."""
-    return {
-        "indptr": indptr.data_ptr(),
-        "indptr_b": indptr.stride(0) * 8 if indptr.size(0) > 1 else 0,
-        "col": col.data_ptr(),
-        "edge": edge.data_ptr(),
-        "rows": indptr.size(1) - 1,
-    }
+def dropping(call: Call) -> dict[str, int | float]:
+    """The record's entries for dropout."""
+    p = call.dropout_p
+    entries: dict[str, int | float] = {"pair_counter": int(call.pair_counter)}
+    if p > 0.0:
+        entries["drop"] = 1
+        entries["drop_from"] = threshold(p) if p < 1.0 else 2**DRAW_BITS
+        entries["drop_gain"] = 1.0 / (1.0 - p) if p < 1.0 else 0.0
+    return entries
 
 
 def lanes(size: int, bits: int) -> tuple[int, int]:
@@ -79,7 +190,7 @@ def lanes(size: int, bits: int) -> tuple[int, int]:
     return (16, TAIL) if bits == 32 and size > 8 else (8, TAIL)
 
 
-def feature_lanes(features: list[Tensor | None]) -> int:
+def feature_lanes(features: Iterable[Tensor | None]) -> int:
     """The kind of the 8 floats wide vectors for features of edges, or 0: they are compiled into a kernel if need be."""
     from unified_attn.kernels.lanes import MANY, TAIL
 
@@ -89,15 +200,16 @@ def feature_lanes(features: list[Tensor | None]) -> int:
     return TAIL if any(size % 8 for size in sizes) else MANY
 
 
-def find_kernel(which: str, form: int, features: int, query: Tensor, value: Tensor) -> Callable[..., None]:
+def find_kernel(which: str, call: Call) -> Callable[..., None]:
     """A compiled kernel, by module name."""
     from unified_attn.kernels import csr_backward_columns, csr_backward_rows, csr_forward
 
     module: Any = {"forward": csr_forward, "rows": csr_backward_rows, "columns": csr_backward_columns}[which]
-    bits = 8 * query.element_size()
+    bits = 8 * call.query.element_size()
+    features = feature_lanes([call.key_features, call.mixed_features])
     with _compiling:
         kernel: Callable[..., None] = module.make(
-            form, features, bits, *lanes(query.size(-1), bits), *lanes(value.size(-1), bits)
+            call.form, features, bits, *lanes(call.query.size(-1), bits), *lanes(call.values.size(-1), bits)
         )
     return kernel
 
@@ -115,6 +227,17 @@ def head_table(heads: int, parts: dict[str, tuple[Tensor | None, int]]) -> np.nd
             group = heads // part.size(dim)
             table[:, HEADS.index(name)] = np.arange(heads) // group * (part.stride(dim) * part.element_size())
     return table
+
+
+def heads_of(call: Call) -> dict[str, tuple[Tensor | None, int]]:
+    """What :func:`head_table` takes, of a call's inputs."""
+    return {
+        "k": (call.key, 1),
+        "v": (call.values, 1),
+        "kvec": (call.key_vectors, 1),
+        "vvec": (call.value_vectors, 1),
+        "kweight": (call.key_weight, 0),
+    }
 
 
 def head_ranges(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[int, int]]:
@@ -144,31 +267,18 @@ def prefetch(prefix: str, tensor: Tensor, ranges: int) -> dict[str, int]:
     return {f"{prefix}_parts": parts, f"{prefix}_step": step, f"{prefix}_lines": -(-piece // 64)}
 
 
-def look_ahead(parts: dict[str, int]) -> dict[str, int]:
+def look_ahead(parts: dict[str, int]) -> dict[str, int | float]:
     """How many pairs ahead to prefetch."""
     lines = parts["k_parts"] * parts["k_lines"] + parts["v_parts"] * parts["v_lines"]
     return {**parts, "ahead": min(max(_AHEAD_BYTES // (64 * lines), 2), 64) if lines else 0}
 
 
-def prefetched(key: Tensor, value: Tensor, ranges: int) -> dict[str, int]:
+def prefetched(key: Tensor, value: Tensor, ranges: int) -> dict[str, int | float]:
     """The record's entries for prefetching what a pair brings; what is one tensor is asked for once."""
     parts = {**prefetch("k", key, ranges), **prefetch("v", value, ranges)}
-    if key.data_ptr() == value.data_ptr() and key.stride() == value.stride():
+    if key is value:
         parts["v_parts"] = 0
     return look_ahead(parts)
-
-
-def score_options(
-    scale: float, cap: float, slope: float, dropout_p: float, seed: Tensor | None, pair_counter: bool
-) -> dict[str, int | float]:
-    """The record's entries for the score and for dropout."""
-    entries: dict[str, int | float] = {"scale": scale, "cap": cap, "slope": slope, "pair_counter": int(pair_counter)}
-    if dropout_p > 0.0 and seed is not None:
-        entries["drop"] = 1
-        entries["drop_from"] = threshold(dropout_p) if dropout_p < 1.0 else 2**DRAW_BITS
-        entries["drop_gain"] = 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
-        entries["seed"] = int(seed.reshape(()).item())
-    return entries
 
 
 def fewer_blocks(blocks: int, tables: list[Tensor]) -> int:
@@ -181,19 +291,6 @@ def num_blocks(pairs: int, nodes: int, pair_size: int) -> int:
     return max(1, min((pairs + 2 * nodes) * pair_size // _BLOCK_WORK, nodes))
 
 
-def run_tasks(
-    kernel: Callable[..., None], args: np.ndarray[Any, Any], tasks: Sequence[tuple[int, ...]], work: int
-) -> None:
-    """Run ``kernel(args, scratch, *task)`` for each task."""
-    scratch_size = 4 * (CHUNK + 8) + 2 * int(args["num_heads"][0])
-
-    def start() -> Callable[[int], None]:
-        scratch = np.empty(scratch_size, dtype=np.float64)
-        address = scratch.ctypes.data
-
-        def run(index: int, keep: Any = scratch) -> None:
-            kernel(args, address, *tasks[index])
-
-        return run
-
-    threads.run(start, len(tasks), parallel=work > _INLINE_WORK)
+def longest_row(pair_size: int) -> int:
+    """The most pairs of a row that one task takes: those of a block, in whole chunks."""
+    return max(1, _BLOCK_WORK // (max(pair_size, 1) * CHUNK)) * CHUNK

@@ -75,10 +75,24 @@ def row_at(indptr, rows, cost):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def block_start(indptr, rows, block, blocks):  # type: ignore[no-untyped-def]
-    """The first row of a block, when rows are cut into ``blocks`` of equal cost."""
+def block_rows(indptr, rows, even, block, blocks):  # type: ignore[no-untyped-def]
+    """The first row of a block and the one after its last: blocks of equal cost, or of equally many rows."""
+    if even != 0:
+        return (rows * block) // blocks, (rows * (block + 1)) // blocks
     cost = peek_int64(indptr + 8 * rows) - peek_int64(indptr) + 2 * rows
-    return row_at(indptr, rows, (cost * block) // blocks)
+    return row_at(indptr, rows, (cost * block) // blocks), row_at(indptr, rows, (cost * (block + 1)) // blocks)
+
+
+@inlined
+def last_of(ends, lo, hi):  # type: ignore[no-untyped-def]
+    """The pair after the last of rows ``lo`` to ``hi - 1``."""
+    return peek_int64(ends + 8 * hi - 8) if hi > lo else 0
+
+
+@inlined
+def row_number(numbers, i):  # type: ignore[no-untyped-def]
+    """Which row this is: of a piece of a row the row's number."""
+    return peek_int64(numbers + 8 * i) if numbers != 0 else i
 
 
 @inlined

@@ -26,6 +26,9 @@ from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.np.numpy_support import from_dtype
+
+from unified_attn.kernels.csr_args import ARGS
 
 ONE, MANY, TAIL = 0, 1, 2
 
@@ -100,6 +103,17 @@ def lanes(typingctx: Any, bits: Any, width: Any, kind: Any) -> Any:
         return _constant(result, 0.0)
 
     return signature(result, bits, width, kind), codegen
+
+
+@intrinsic
+def record_at(typingctx: Any, address: Any) -> Any:
+    """What a kernel is told, from its address: as an integer it costs no time at the call."""
+    record = from_dtype(ARGS)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(record))
+
+    return signature(record, types.int64), codegen
 
 
 @intrinsic

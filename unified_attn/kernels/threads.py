@@ -42,23 +42,26 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def run(start: Callable[[], Callable[[int], None]], tasks: int, parallel: bool) -> None:
-    """Run tasks 0 to ``tasks - 1``, on as many threads as torch uses.
+def run(task: Callable[[int], None], tasks: int, parallel: bool) -> None:
+    """Run ``task(0)`` to ``task(tasks - 1)``, on as many threads as torch uses.
 
     Args:
-        start: Called once on each worker; gives the function that runs one task (and may own scratch memory).
+        task: Runs one task; called from several threads at once.
         tasks: How many there are.
         parallel: Whether to use other threads than the caller's at all; small problems are quicker without.
     """
+    wanted = min(torch.get_num_threads(), tasks) - 1 if parallel else 0
+    if wanted < 1:
+        for index in range(tasks):
+            task(index)
+        return
     counter = itertools.count()  # next() on it is atomic
 
     def work() -> None:
-        task = start()
         while (index := next(counter)) < tasks:
             task(index)
 
     helpers: list[Future[None]] = []
-    wanted = min(torch.get_num_threads(), tasks) - 1 if parallel else 0
     # The interpreter may be shutting down, or no thread can be started: then the caller does it all.
     with contextlib.suppress(RuntimeError):
         helpers.extend(_executor().submit(work) for _ in range(wanted))

@@ -168,13 +168,12 @@ class Graph(Mask):
 
     def check(self, shape: Shape) -> None:
         check_device("the graph", self.edge_index, shape)
-        given = (
-            ("num_keys", self.num_keys, "k", shape.num_keys),
-            ("num_queries", self.num_queries, "q", shape.num_queries),
-        )
-        for name, size, argument, rows in given:
-            if size is not None and size != rows:
-                raise ValueError(f"the graph was made with {name} = {size}, but {argument} has {rows} rows")
+        if self.num_keys is not None and self.num_keys != shape.num_keys:
+            raise ValueError(f"the graph was made with num_keys = {self.num_keys}, but k has {shape.num_keys} rows")
+        if self.num_queries is not None and self.num_queries != shape.num_queries:
+            raise ValueError(
+                f"the graph was made with num_queries = {self.num_queries}, but q has {shape.num_queries} rows"
+            )
         self.pairs(shape)
 
     def candidates(self, shape: Shape) -> Candidates | None:
