@@ -7,9 +7,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from experiments.environment import environment
+from experiments.growth import grown, in_fresh_process
 from experiments.training.job import PACKAGES, command
 from graphs.edges import without_loops
 from graphs.generators import power_law
@@ -90,22 +90,14 @@ def step(model: nn.Module, inputs: tuple[Tensor | None, ...]) -> float:
     return time.perf_counter() - begin
 
 
-def status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
-
-
 def growth(name: str, ours: bool, size: Size) -> int:
     """Bytes by which a step lets a fresh process grow, after a step on a small graph."""
     small = Size(100, 500, size.inputs, size.heads, size.channels)
+    peaks = []
     for one in (small, size):
         model, inputs = problem(name, one)
-        model = convert(model) if ours else model
-        if one is size:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        before = status("VmRSS")
-        step(model, inputs)
-    return status("VmHWM") - before
+        peaks.append(grown(partial(step, convert(model) if ours else model, inputs)))
+    return peaks[-1]
 
 
 def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
@@ -133,10 +125,7 @@ def measure(name: str, size: Size, repeats: int) -> dict[str, Any]:
         raise RuntimeError(f"{name}: converted and original model differ by {error:.1e}")
     del outs, grads
     seconds = [(step(theirs, inputs), step(ours, inputs)) for _ in range(repeats)]
-    peaks = []
-    for mine in (False, True):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            peaks.append(fresh.submit(growth, name, mine, size).result())
+    peaks = [in_fresh_process(growth, name, mine, size) for mine in (False, True)]
     before, after = (statistics.median(side) for side in zip(*seconds, strict=True))
     return {
         "model": name,

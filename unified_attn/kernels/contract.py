@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from unified_attn.errors import refuse_second_derivative
 from unified_attn.kernels import threads
+from unified_attn.kernels.csr_call import dense_last
+from unified_attn.kernels.csr_launch import lanes
 from unified_attn.kernels.watched import watched
 
-_BLOCK = 4096  # nodes a task
+_BLOCK = 2048  # nodes a task
 
 
 def contract(x: Tensor, att: Tensor) -> Tensor:
@@ -59,30 +60,15 @@ class _Contract(torch.autograd.Function):
         return _differentiate(ctx, *grads)
 
 
-def _run(kernel: Callable[..., None], batch: int, nodes: int, *arrays: Any) -> None:
+def _run(run: Callable[[int, int, int, int], None], batch: int, nodes: int) -> None:
+    """Calls it with task, item of the batch, first node and the one after the last, for each block of nodes."""
     blocks = -(-nodes // _BLOCK)
 
-    def run(task: int) -> None:
-        kernel(task, *_place(task, blocks, nodes), *arrays)
+    def task(number: int) -> None:
+        item, block = divmod(number, blocks)
+        run(number, item, block * _BLOCK, min((block + 1) * _BLOCK, nodes))
 
-    threads.run(run, batch * blocks, parallel=batch * blocks > 1)
-
-
-def _place(task: int, blocks: int, nodes: int) -> tuple[int, int, int]:
-    """Batch index, first node and the one after the last of a task."""
-    start = task % blocks * _BLOCK
-    return task // blocks, start, min(start + _BLOCK, nodes)
-
-
-def _node_major(x: Tensor) -> np.ndarray[Any, Any]:
-    """``[B, H, N, D]`` seen as ``[B, N, H, D]``: dense in memory for a graph layer's tensors."""
-    view: np.ndarray[Any, Any] = x.detach().permute(0, 2, 1, 3).numpy()
-    return view
-
-
-def _array(x: Tensor) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = x.detach().contiguous().numpy()
-    return array
+    threads.run(task, batch * blocks, parallel=batch * blocks > 1)
 
 
 def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,27 +79,50 @@ def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+def _lanes(x: Tensor) -> tuple[int, int, int]:
+    bits = 8 * x.element_size()
+    return (bits, *lanes(x.shape[3], bits))
+
+
 def _forward(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    from unified_attn.kernels.contract_numba import forward
+    from unified_attn.kernels.contract_numba import make_forward
 
     a, b = _results(x, first, second)
-    if a.numel() or b.numel():
-        outs = [out.transpose(1, 2).numpy() for out in (a, b)]
-        _run(forward, x.shape[0], x.shape[2], _node_major(x), _array(first), _array(second), *outs)
+    if x.numel() == 0:
+        return a.zero_(), b.zero_()
+    x, first, second = dense_last(x), first.contiguous(), second.contiguous()
+    kernel, item = make_forward(*_lanes(x)), x.element_size()
+
+    def run(task: int, place: int, start: int, stop: int) -> None:
+        at, a_at, b_at = (t.data_ptr() + place * t.stride(0) * item for t in (x, a, b))
+        sides = (first.data_ptr(), a_at, len(first), second.data_ptr(), b_at, len(second))
+        kernel(at, x.stride(2) * item, x.stride(1) * item, x.shape[1], x.shape[3], start, stop, *sides)
+
+    _run(run, x.shape[0], x.shape[2])
     return a, b
 
 
 def _backward(x: Tensor, first: Tensor, second: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from unified_attn.kernels.contract_numba import backward
+    from unified_attn.kernels.contract_numba import make_backward
 
     batch, heads, nodes, size = x.shape
     dx = x.new_empty(batch, nodes, heads, size)
     blocks = batch * -(-nodes // _BLOCK)
-    sums = [np.zeros((blocks, *att.shape), dtype=dx.numpy().dtype) for att in (first, second)]
-    if dx.numel():
-        grads = [_array(grad.transpose(1, 2)) for grad in (g, h)]
-        _run(backward, batch, nodes, _node_major(x), _array(first), _array(second), *grads, dx.numpy(), *sums)
-    a, b = (torch.from_numpy(each.sum(0)) for each in sums)  # numpy adds the partial sums in order
+    sums = [x.new_zeros(blocks, *att.shape) for att in (first, second)]
+    if x.numel() > 0:
+        x, first, second = dense_last(x), first.contiguous(), second.contiguous()
+        g, h = (grad.transpose(1, 2).contiguous() for grad in (g, h))
+        kernel, item = make_backward(*_lanes(x)), x.element_size()
+
+        def run(task: int, place: int, start: int, stop: int) -> None:
+            at, g_at, h_at, dx_at = (t.data_ptr() + place * t.stride(0) * item for t in (x, g, h, dx))
+            sides = (first.data_ptr(), g_at, len(first), second.data_ptr(), h_at, len(second))
+            to = (dx_at, *(each.data_ptr() + task * each.stride(0) * item for each in sums))
+            kernel(at, x.stride(2) * item, x.stride(1) * item, heads, size, start, stop, *sides, *to)
+
+        _run(run, batch, nodes)
+    # numpy adds the partial sums in order
+    a, b = (each[0] if blocks == 1 else torch.from_numpy(each.numpy().sum(0)) for each in sums)
     return dx.transpose(1, 2), a, b
 
 

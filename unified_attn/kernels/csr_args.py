@@ -20,6 +20,22 @@ HEADS = ("k", "v", "kvec", "vvec", "kweight", "dk", "dv", "dkvec", "dvvec", "dkw
 CHUNK = 128
 """Pairs of a row that are handled at once: what a chunk reads (128 pairs of 1 KiB) stays in the second-level cache."""
 
+# Where kernels keep the numbers of a chunk: one a pair and head, in planes; and one a head. Two orders, chosen when a
+# kernel is compiled. Joint: the heads of a pair lie next to each other, so that softmax works on eight heads at once;
+# for nodes whose heads lie together, if there are enough of them. Else the pairs of a head lie next to each other, and
+# softmax works on eight pairs at once. In both, heads are padded to a multiple of eight.
+
+JOINT_HEADS = 4
+"""From so many heads on they are joint: fewer would leave more lanes idle than they save."""
+
+_PLANES, _NUMBERS = 4, 4  # at most: of scores, and of numbers a head
+
+
+def scratch_floats(heads: int) -> int:
+    """Floats that a task needs."""
+    return (_PLANES * (CHUNK + 8) + _NUMBERS) * (-(-heads // 8) * 8)
+
+
 _STRIDED = {
     # name: strides
     "indptr": "",  # a row's first pair; how far an item's rows are from the next one's is said apart
@@ -66,6 +82,7 @@ NUMBERS = ["seed", "scale", "cap", "slope"]
 _FIXED = (
     ["heads", "num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]  # heads: head_table
     + ["indptr_b", "longest", "even"]  # longer rows are left out; blocks of equally many rows
+    + ["lined"]  # q, k and att hold one number a head, all heads next to each other, a multiple of eight
     + ["pair_counter", "drop", "drop_from"]
     + ["ahead", "k_parts", "k_step", "k_lines", "v_parts", "v_step", "v_lines"]  # prefetch
     + [f"{name}_{letter}" for name, strides in _STRIDED.items() for letter in strides]

@@ -28,8 +28,10 @@ from unified_attn.kernels.csr_pair import (
     dot,
     kept,
     last_of,
+    lined_scores,
     projected,
     row_number,
+    row_of_heads,
     summed,
     summed_projected,
     touch,
@@ -59,8 +61,8 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)``; ``scratch``: 4 (CHUNK + 8) floats.
+def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)``; ``scratch``: four planes.
 
     In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
     queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
@@ -88,10 +90,13 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
         need_dk, need_dv, keys = a.dk != 0, a.dv != 0, a.keys
-        weights = scratch
-        slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
-        deltas = slopes + (CHUNK + 8) * one
-        capped = deltas + (CHUNK + 8) * one
+        side = row_of_heads(last_h - first_h) * one
+        t_step, h_step = one, (CHUNK + 8) * one
+        if joint:
+            t_step, h_step = side, one
+        plane = (CHUNK + 8) * side
+        slopes, deltas, capped = scratch + plane, scratch + 2 * plane, scratch + 3 * plane  # slopes: <g, v>, then ds
+        lined = joint and a.lined != 0 and not has_add and not has_kvec and not has_vvec and not features
         skip = has_add or has_drop
         indptr = a.indptr + b * a.indptr_b
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
@@ -124,11 +129,26 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                     prefetch(stats_b + first_h * a.stats_h + i * stats_n)
             for chunk in range(begin, end, CHUNK):
                 n = min(CHUNK, end - chunk)
+                if form != DOT and lined:
+                    pairs, k_j = col + 4 * chunk, a.k + b * a.k_b + j * a.k_n
+                    lined_scores(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, scale, side)
                 for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
-                    k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
+                    weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
+                    deltas_h = deltas + (h - first_h) * h_step
                     v_j = a.v + b * a.v_b + j * a.v_n + peek_int64(table + 8 * V_HEAD)
-                    q_h, g_h, stats_h = q_b + h * a.q_h, g_b + h * a.g_out_h, stats_b + h * a.stats_h
+                    g_h, stats_h = g_b + h * a.g_out_h, stats_b + h * a.stats_h
+                    if form != DOT and lined:
+                        for t in range(n):
+                            i = peek_int32(col + 4 * (chunk + t))
+                            to, stats = weights_h + t * t_step, stats_h + i * stats_n
+                            poke(like_e, to, peek(like_e, to) - peek(like_e, stats))
+                            if need_dk:
+                                poke(like_e, slopes_h + t * t_step, dot(like_v, g_h + i * g_n, v_j, 0, value_size))
+                                poke(like_e, deltas_h + t * t_step, peek(like_e, stats + one))
+                        continue
+                    k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
+                    q_h = q_b + h * a.q_h
                     kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
                     vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
                     add_h = a.add + b * a.add_b + h * a.add_h
@@ -143,9 +163,9 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                         if has_add:
                             shift = peek(like_e, add_h + e * add_e)
                             if shift == nothing:
-                                poke(like_e, weights + t * one, nothing)
-                                poke(like_e, slopes + t * one, nil)
-                                poke(like_e, deltas + t * one, nil)
+                                poke(like_e, weights_h + t * t_step, nothing)
+                                poke(like_e, slopes_h + t * t_step, nil)
+                                poke(like_e, deltas_h + t * t_step, nil)
                                 continue
                         kvec, vvec = 0, 0
                         if has_kvec:
@@ -159,7 +179,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             s = s * scale
                             if cap > 0:
                                 s = cap * real(like_e, np.tanh(s / cap))
-                                poke(like_e, capped + t * one, s)
+                                poke(like_e, capped + (h - first_h) * h_step + t * t_step, s)
                         elif features:
                             q_i, f_e = q_h + i * q_n, kfeat + e * kfeat_e
                             s = summed_projected(
@@ -169,34 +189,72 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                         else:
                             s = summed(like_q, q_h + i * q_n, k_j, kvec, att_h, slope, score_size) * scale
                         stats = stats_h + i * stats_n
-                        poke(like_e, weights + t * one, s + shift - peek(like_e, stats))
+                        poke(like_e, weights_h + t * t_step, s + shift - peek(like_e, stats))
                         if need_dk:
                             gv = dot(like_v, g_h + i * g_n, v_j, vvec, value_size)
                             if features and a.g_mixed != 0:
                                 gv = gv + dot(like_f, gm_h + i * a.g_mixed_n, vfeat + e * vfeat_e, 0, vfeat_size)
-                            poke(like_e, slopes + t * one, gv)
-                            poke(like_e, deltas + t * one, peek(like_e, stats + one))
-                    store(weights + n * one, splat(like_e, nothing), 8)
-                    for t in range(0, n, 8):
-                        store(weights + t * one, exp(load(like_e, weights + t * one, 8)), 8)
-                    for t in range(n):
-                        w = peek(like_e, weights + t * one)
-                        gain = real(like_e, 1.0)
-                        if has_drop:
-                            i = peek_int32(col + 4 * (chunk + t))
-                            counter = peek_int32(edge + 4 * (chunk + t))
-                            if pair_counter:
-                                counter = i * keys + row_number(a.row, j)
-                            seed = a.seed + (b * num_heads + h) * HEAD_STEP
-                            gain = drop_gain if kept(seed, counter, drop_from) else nil
-                            poke(like_e, weights + t * one, w * gain)
-                        if need_dk:
-                            ds = w * (gain * peek(like_e, slopes + t * one) - peek(like_e, deltas + t * one)) * scale
-                            if cap > 0 and w != 0:
-                                ratio = peek(like_e, capped + t * one) / cap
-                                ds = ds * (real(like_e, 1.0) - ratio * ratio)
-                            poke(like_e, slopes + t * one, ds)
-                    if need_dk:
+                            poke(like_e, slopes_h + t * t_step, gv)
+                            poke(like_e, deltas_h + t * t_step, peek(like_e, stats + one))
+                # Weights, and the slopes of the form.
+                simple = not has_drop and cap <= 0
+                if joint:
+                    for to in range(0, n * t_step, 8 * one):
+                        w = exp(load(like_e, scratch + to, 8))
+                        store(scratch + to, w, 8)
+                        if need_dk and simple:
+                            ds = w * (load(like_e, slopes + to, 8) - load(like_e, deltas + to, 8))
+                            store(slopes + to, ds * splat(like_e, scale), 8)
+                else:
+                    for h in range(last_h - first_h):
+                        weights_h, slopes_h, deltas_h = scratch + h * h_step, slopes + h * h_step, deltas + h * h_step
+                        store(weights_h + n * one, splat(like_e, nothing), 8)
+                        for t in range(0, n, 8):
+                            to = t * one
+                            w = exp(load(like_e, weights_h + to, 8))
+                            store(weights_h + to, w, 8)
+                            if need_dk and simple:
+                                ds = w * (load(like_e, slopes_h + to, 8) - load(like_e, deltas_h + to, 8))
+                                store(slopes_h + to, ds * splat(like_e, scale), 8)
+                if not simple:
+                    for h in range(first_h, last_h):
+                        at_h = (h - first_h) * h_step
+                        for t in range(n):
+                            at = at_h + t * t_step
+                            w = peek(like_e, scratch + at)
+                            gain = real(like_e, 1.0)
+                            if has_drop:
+                                i = peek_int32(col + 4 * (chunk + t))
+                                counter = peek_int32(edge + 4 * (chunk + t))
+                                if pair_counter:
+                                    counter = i * keys + row_number(a.row, j)
+                                seed = a.seed + (b * num_heads + h) * HEAD_STEP
+                                gain = drop_gain if kept(seed, counter, drop_from) else nil
+                                poke(like_e, scratch + at, w * gain)
+                            if need_dk:
+                                ds = w * (gain * peek(like_e, slopes + at) - peek(like_e, deltas + at)) * scale
+                                if cap > 0 and w != 0:
+                                    ratio = peek(like_e, capped + at) / cap
+                                    ds = ds * (real(like_e, 1.0) - ratio * ratio)
+                                poke(like_e, slopes + at, ds)
+                if form != DOT and lined and need_dk:
+                    k_j, dk_j = a.k + b * a.k_b + j * a.k_n, a.dk + b * a.dk_b + j * a.dk_n
+                    for to in range(0, side, 8 * one):
+                        own, acc_e = load(like_e, k_j + to, 8), zero(like_e)
+                        for t in range(n):
+                            z_e = own + load(like_e, q_b + peek_int32(col + 4 * (chunk + t)) * q_n + to, 8)
+                            acc_e = fma(load(like_e, slopes + t * t_step + to, 8), leaky_gain(z_e, slope), acc_e)
+                        store(dk_j + to, fma(acc_e, load(like_e, a.att + to, 8), load(like_e, dk_j + to, 8)), 8)
+                for h in range(first_h, last_h):
+                    table = heads + h * (8 * HEAD_FIELDS)
+                    weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
+                    g_h = g_b + h * a.g_out_h
+                    if need_dk and not (form != DOT and lined):
+                        k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
+                        q_h = q_b + h * a.q_h
+                        kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                        att_h = a.att + h * a.att_h
+                        kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
                         dk_j = a.dk + b * a.dk_b + j * a.dk_n + peek_int64(table + 8 * DK_HEAD)
                         for c in range(block_count(like_q, score_size)):
                             at = c * block_width(like_q) * one
@@ -204,7 +262,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             acc = zero(like_q)
                             k_c = load(like_q, k_j + at, left)
                             for t in range(n):
-                                ds = peek(like_e, slopes + t * one)
+                                ds = peek(like_e, slopes_h + t * t_step)
                                 if skip and ds == 0:
                                     continue
                                 i = peek_int32(col + 4 * (chunk + t))
@@ -230,7 +288,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             left = value_size - c * block_width(like_v)
                             acc = zero(like_v)
                             for t in range(n):
-                                w = peek(like_e, weights + t * one)
+                                w = peek(like_e, weights_h + t * t_step)
                                 if skip and w == 0:
                                     continue
                                 i = peek_int32(col + 4 * (chunk + t))

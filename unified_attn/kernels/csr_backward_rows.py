@@ -36,8 +36,10 @@ from unified_attn.kernels.csr_pair import (
     dot,
     kept,
     last_of,
+    lined_scores,
     projected,
     row_number,
+    row_of_heads,
     summed,
     summed_projected,
     touch,
@@ -67,10 +69,10 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch, first_b, last_b, first_h, last_h, block, blocks)``.
 
-    ``scratch`` is the address of 3 (CHUNK + 8) floats.
+    ``scratch`` is the address of three planes and 2 numbers a head.
     """
     stamp = STAMP
 
@@ -100,9 +102,16 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         need_dvfeat = a.dvfeat != 0
         need_projected = need_dkweight or (need_dkfeat and form != DOT)
         keys, dadd_e, dkvec_e, dvvec_e = a.keys, a.dadd_e, a.dkvec_e, a.dvvec_e
-        weights = scratch
-        slopes = scratch + (CHUNK + 8) * one  # <g, v>, then ds
-        capped = slopes + (CHUNK + 8) * one
+        side = row_of_heads(last_h - first_h) * one
+        t_step, h_step = one, (CHUNK + 8) * one
+        if joint:
+            t_step, h_step = side, one
+        plane = (CHUNK + 8) * side
+        slopes, capped = scratch + plane, scratch + 2 * plane  # slopes: <g, v>, then ds
+        # A number a head: lse (0 where nothing is visible), and delta.
+        lses = scratch + 3 * plane
+        deltas = lses + side
+        lined = joint and a.lined != 0 and not has_add and not has_kvec and not need_dkvec
         skip = has_add
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
         wanted = wanted or need_dkfeat or need_dkquery or need_dkweight or need_dvfeat
@@ -155,19 +164,27 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                     lse = peek(like_e, a.lse + b * a.lse_b + h * a.lse_h + i * a.lse_n)
                     poke(like_e, stats_i + h * a.stats_h, lse)
                     poke(like_e, stats_i + h * a.stats_h + one, delta)
+                    poke(like_e, lses + (h - first_h) * one, nil if lse == nothing else lse)
+                    poke(like_e, deltas + (h - first_h) * one, delta)
                 if not wanted:
                     continue
                 for chunk in range(begin, end, CHUNK):
                     n = min(CHUNK, end - chunk)
+                    if form != DOT and lined:
+                        pairs = col + 4 * chunk
+                        lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
                     for h in range(first_h, last_h):
-                        lse = peek(like_e, stats_i + h * a.stats_h)
-                        delta = peek(like_e, stats_i + h * a.stats_h + one)
-                        if lse == nothing:  # nothing is visible in this row
-                            continue
                         table = heads + h * (8 * HEAD_FIELDS)
-                        q_h, g_h = q_i + h * a.q_h, g_i + h * a.g_out_h
-                        k_h = k_b + peek_int64(table + 8 * K_HEAD)
+                        weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
+                        g_h = g_i + h * a.g_out_h
                         v_h = v_b + peek_int64(table + 8 * V_HEAD)
+                        if form != DOT and lined and not has_vvec and not features:
+                            for t in range(n):
+                                j = peek_int32(col + 4 * (chunk + t))
+                                poke(like_e, slopes_h + t * t_step, dot(like_v, g_h, v_h + j * v_n, 0, value_size))
+                            continue
+                        q_h = q_i + h * a.q_h
+                        k_h = k_b + peek_int64(table + 8 * K_HEAD)
                         kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
                         vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
                         add_h = a.add + b * a.add_b + h * a.add_h
@@ -182,8 +199,8 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             if has_add:
                                 shift = peek(like_e, add_h + e * add_e)
                                 if shift == nothing:
-                                    poke(like_e, weights + t * one, nothing)
-                                    poke(like_e, slopes + t * one, nil)
+                                    poke(like_e, weights_h + t * t_step, nothing)
+                                    poke(like_e, slopes_h + t * t_step, nil)
                                     continue
                             kvec, vvec = 0, 0
                             if has_kvec:
@@ -197,7 +214,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 s = s * scale
                                 if cap > 0:
                                     s = cap * real(like_e, np.tanh(s / cap))
-                                    poke(like_e, capped + t * one, s)
+                                    poke(like_e, capped + (h - first_h) * h_step + t * t_step, s)
                             elif features:
                                 k_j, f_e = k_h + j * k_n, kfeat + e * kfeat_e
                                 s = summed_projected(
@@ -207,19 +224,44 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 s = s * scale
                             else:
                                 s = summed(like_q, q_h, k_h + j * k_n, kvec, att_h, slope, score_size) * scale
-                            poke(like_e, weights + t * one, s + shift)
+                            poke(like_e, weights_h + t * t_step, s + shift)
                             gv = dot(like_v, g_h, v_h + j * v_n, vvec, value_size)
                             if features and a.g_mixed != 0:
                                 gv = gv + dot(like_f, gm_h, vfeat + e * vfeat_e, 0, vfeat_size)
-                            poke(like_e, slopes + t * one, gv)
-                        store(weights + n * one, splat(like_e, nothing), 8)
-                        store(slopes + n * one, zero(like_e), 8)
-                        for t in range(0, n, 8):
-                            w = exp(load(like_e, weights + t * one, 8) - splat(like_e, lse))
-                            store(weights + t * one, w, 8)
-                            if not has_drop:
-                                ds = w * (load(like_e, slopes + t * one, 8) - splat(like_e, delta))
-                                store(slopes + t * one, ds, 8)
+                            poke(like_e, slopes_h + t * t_step, gv)
+                    # Weights, and the slopes of the logits.
+                    if joint:
+                        for to in range(0, side, 8 * one):
+                            lse_e, delta_e = load(like_e, lses + to, 8), load(like_e, deltas + to, 8)
+                            for t in range(n):
+                                at = t * t_step + to
+                                w = exp(load(like_e, scratch + at, 8) - lse_e)
+                                store(scratch + at, w, 8)
+                                if not has_drop:
+                                    store(slopes + at, w * (load(like_e, slopes + at, 8) - delta_e), 8)
+                    else:
+                        for h in range(last_h - first_h):
+                            weights_h, slopes_h = scratch + h * h_step, slopes + h * h_step
+                            lse_e = splat(like_e, peek(like_e, lses + h * one))
+                            delta_e = splat(like_e, peek(like_e, deltas + h * one))
+                            store(weights_h + n * one, splat(like_e, nothing), 8)
+                            store(slopes_h + n * one, zero(like_e), 8)
+                            for t in range(0, n, 8):
+                                at = t * one
+                                w = exp(load(like_e, weights_h + at, 8) - lse_e)
+                                store(weights_h + at, w, 8)
+                                if not has_drop:
+                                    store(slopes_h + at, w * (load(like_e, slopes_h + at, 8) - delta_e), 8)
+                    for h in range(first_h, last_h):
+                        table = heads + h * (8 * HEAD_FIELDS)
+                        weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
+                        q_h, g_h = q_i + h * a.q_h, g_i + h * a.g_out_h
+                        k_h = k_b + peek_int64(table + 8 * K_HEAD)
+                        kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                        att_h = a.att + h * a.att_h
+                        kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
+                        u_h, gm_h = u_i + h * a.kquery_h, gm_i + h * a.g_mixed_h
+                        delta = peek(like_e, deltas + (h - first_h) * one)
                         if has_drop:
                             seed = a.seed + (b * num_heads + h) * HEAD_STEP
                             for t in range(n):
@@ -229,39 +271,39 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 gain = nil
                                 if kept(seed, counter, drop_from):
                                     gain = drop_gain
-                                w = peek(like_e, weights + t * one)
-                                ds = w * (gain * peek(like_e, slopes + t * one) - delta)
-                                poke(like_e, weights + t * one, w * gain)
-                                poke(like_e, slopes + t * one, ds)
+                                w = peek(like_e, weights_h + t * t_step)
+                                ds = w * (gain * peek(like_e, slopes_h + t * t_step) - delta)
+                                poke(like_e, weights_h + t * t_step, w * gain)
+                                poke(like_e, slopes_h + t * t_step, ds)
                         if need_dadd:
                             dadd_h = a.dadd + b * a.dadd_b + h * a.dadd_h
                             for t in range(n):
                                 to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * dadd_e
-                                poke(like_e, to, peek(like_e, to) + peek(like_e, slopes + t * one))
+                                poke(like_e, to, peek(like_e, to) + peek(like_e, slopes_h + t * t_step))
                         if need_dvvec:
                             dvvec_h = a.dvvec + block * a.dvvec_b + peek_int64(table + 8 * DVVEC_HEAD)
                             for t in range(n):
-                                w = peek(like_e, weights + t * one)
+                                w = peek(like_e, weights_h + t * t_step)
                                 if w != 0:
                                     e = peek_int32(edge + 4 * (chunk + t))
                                     add_scaled(like_v, dvvec_h + vector_row(vcode, e) * dvvec_e, w, g_h, value_size)
                         if features and need_dvfeat and a.g_mixed != 0:
                             for t in range(n):
-                                w = peek(like_e, weights + t * one)
+                                w = peek(like_e, weights_h + t * t_step)
                                 if w != 0:
                                     to = a.dvfeat + peek_int32(edge + 4 * (chunk + t)) * a.dvfeat_e
                                     add_scaled(like_f, to, w, gm_h, vfeat_size)
                         # From here on slopes hold the gradient of the form before scale and cap.
-                        for t in range(n):
-                            ds = peek(like_e, slopes + t * one) * scale
+                        for t in range(n if scale != 1 or cap > 0 else 0):
+                            ds = peek(like_e, slopes_h + t * t_step) * scale
                             if cap > 0 and ds != 0:
-                                ratio = peek(like_e, capped + t * one) / cap
+                                ratio = peek(like_e, capped + (h - first_h) * h_step + t * t_step) / cap
                                 ds = ds * (real(like_e, 1.0) - ratio * ratio)
-                            poke(like_e, slopes + t * one, ds)
+                            poke(like_e, slopes_h + t * t_step, ds)
                         if features and form == DOT:
                             if need_dkfeat:
                                 for t in range(n):
-                                    ds = peek(like_e, slopes + t * one)
+                                    ds = peek(like_e, slopes_h + t * t_step)
                                     if ds != 0:
                                         to = a.dkfeat + peek_int32(edge + 4 * (chunk + t)) * a.dkfeat_e
                                         add_scaled(like_f, to, ds, u_h, kfeat_size)
@@ -271,7 +313,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                     left = kfeat_size - c * block_width(like_f)
                                     acc_u = zero(like_f)
                                     for t in range(n):
-                                        ds = peek(like_e, slopes + t * one)
+                                        ds = peek(like_e, slopes_h + t * t_step)
                                         if skip and ds == 0:
                                             continue
                                         f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
@@ -279,6 +321,8 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                     to = du_i + h * a.dkquery_h + at
                                     store(to, load(like_f, to, left) + acc_u, left)
                         if not need_dq and not need_dkvec and not need_datt and not need_projected:
+                            continue
+                        if form != DOT and lined and not features:
                             continue
                         dkvec_h = a.dkvec + block * a.dkvec_b + peek_int64(table + 8 * DKVEC_HEAD)
                         datt_h = a.datt + block * a.datt_b + h * a.datt_h
@@ -291,7 +335,7 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             if form != DOT:
                                 att_c = load(like_q, att_h + at, left)
                             for t in range(n):
-                                ds = peek(like_e, slopes + t * one)
+                                ds = peek(like_e, slopes_h + t * t_step)
                                 if skip and ds == 0:
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
@@ -335,5 +379,19 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             if need_datt:
                                 to = datt_h + at
                                 store(to, load(like_q, to, left) + acc_att, left)
+                    if form != DOT and lined and not features and (need_dq or need_datt):
+                        for to in range(0, side, 8 * one):
+                            own, att_c = load(like_e, q_i + to, 8), load(like_e, a.att + to, 8)
+                            acc_e, acc_att_e = zero(like_e), zero(like_e)
+                            for t in range(n):
+                                ds_e = load(like_e, slopes + t * t_step + to, 8)
+                                z_e = own + load(like_e, k_b + peek_int32(col + 4 * (chunk + t)) * k_n + to, 8)
+                                acc_e = fma(ds_e, leaky_gain(z_e, slope), acc_e)
+                                acc_att_e = fma(ds_e, leaky(z_e, slope), acc_att_e)
+                            if need_dq:
+                                store(dq_i + to, fma(acc_e, att_c, load(like_e, dq_i + to, 8)), 8)
+                            if need_datt:
+                                datt_b = a.datt + block * a.datt_b + to
+                                store(datt_b, load(like_e, datt_b, 8) + acc_att_e, 8)
 
     return backward_rows

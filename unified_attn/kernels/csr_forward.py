@@ -1,7 +1,8 @@
 """The forward kernel: softmax and weighted sum of each row, one chunk of pairs at a time.
 
-A row that fits a chunk is done in three sweeps: scores into scratch, exponentials, weighted sum of values. What the
-sweeps read again lies in the cache by then. A longer row keeps its running maximum and sum, and rescales.
+A row that fits a chunk is done in three sweeps over all its heads: scores into scratch, exponentials, weighted sums of
+values. What the sweeps read again lies in the cache by then. A longer row keeps its running maximum and sum, and
+rescales. See ``csr_args`` for where a score lies.
 """
 
 from functools import lru_cache
@@ -25,7 +26,9 @@ from unified_attn.kernels.csr_pair import (
     dot,
     kept,
     last_of,
+    lined_scores,
     row_number,
+    row_of_heads,
     summed,
     summed_projected,
     touch,
@@ -36,10 +39,14 @@ from unified_attn.kernels.lanes import (
     block_count,
     block_width,
     exp,
+    finite,
     float_size,
     fma,
+    inverse,
     lanes,
     load,
+    log,
+    maximum,
     peek,
     peek_int32,
     peek_int64,
@@ -54,10 +61,10 @@ from unified_attn.kernels.lanes import (
 
 
 @lru_cache(None)
-def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
+def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)`` for one form, float type and pair of layouts.
 
-    ``scratch`` is the address of CHUNK + 8 floats and 2 Hq more.
+    ``scratch`` is the address of one plane of scores and 4 numbers a head.
     """
     stamp = STAMP
 
@@ -83,7 +90,14 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
         keys = a.keys
-        state = scratch + (CHUNK + 8) * one  # per head: maximum and sum so far
+        side = row_of_heads(last_h - first_h) * one
+        t_step, h_step = one, (CHUNK + 8) * one
+        if joint:
+            t_step, h_step = side, one
+        # A number a head: maximum so far, sum so far, what that fades by, and what sums are multiplied by.
+        tops = scratch + (CHUNK + 8) * side
+        masses, fades, norms = tops + side, tops + 2 * side, tops + 3 * side
+        lined = joint and a.lined != 0 and not has_add and not has_kvec
         indptr = a.indptr + b * a.indptr_b
         k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
@@ -120,72 +134,113 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
             for chunk in range(begin, end, CHUNK):
                 n = min(CHUNK, end - chunk)
                 first, last = chunk == begin, chunk + n == end
-                for h in range(first_h, last_h):
-                    table = heads + h * (8 * HEAD_FIELDS)
-                    q_h = q_i + h * a.q_h
-                    k_h = k_b + peek_int64(table + 8 * K_HEAD)
-                    v_h = v_b + peek_int64(table + 8 * V_HEAD)
-                    kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
-                    vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
-                    add_h = a.add + b * a.add_b + h * a.add_h
-                    att_h = a.att + h * a.att_h
-                    kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
-                    # Scores. A hidden pair is left before its key is read.
-                    top = nothing
-                    for t in range(n):
-                        p = chunk + t
-                        j = peek_int32(col + 4 * p)
-                        extra, f_e = 0, 0
-                        shift = real(like_e, 0.0)
-                        if has_add or has_kvec or has_kfeat:
-                            e = peek_int32(edge + 4 * p)
-                            if has_add:
-                                shift = peek(like_e, add_h + e * add_e)
-                                if shift == nothing:
-                                    poke(like_e, scratch + t * one, nothing)
-                                    continue
-                            if has_kvec:
-                                extra = kvec_h + vector_row(kcode, e) * kvec_e
-                            f_e = kfeat + e * kfeat_e
-                        if form == DOT:
-                            s = dot(like_q, q_h, k_h + j * k_n, extra, score_size)
-                            if features:
-                                s = s + dot(like_f, u_i + h * a.kquery_h, f_e, 0, kfeat_size)
-                            s = s * scale
-                            if cap > 0:
-                                s = cap * real(like_e, np.tanh(s / cap))
-                        elif features:
-                            k_j = k_h + j * k_n
-                            s = summed_projected(
-                                like_q, q_h, k_j, extra, f_e, kweight_h, kweight_f, kfeat_size, att_h, slope, score_size
-                            )
-                            s = s * scale
-                        else:
-                            s = summed(like_q, q_h, k_h + j * k_n, extra, att_h, slope, score_size) * scale
-                        s = s + shift
-                        poke(like_e, scratch + t * one, s)
-                        top = max(top, s) if s == s else top
-                    # Exponentials, from the largest score down; 0 in its place where there is none.
-                    before = nothing
-                    if not first:
-                        before = peek(like_e, state + 2 * h * one)
-                        top = max(top, before)
-                    base = top if top > nothing else real(like_e, 0.0)
-                    store(scratch + n * one, splat(like_e, nothing), 8)
-                    acc_e = zero(like_e)
-                    for t in range(0, n, 8):
-                        x = exp(load(like_e, scratch + t * one, 8) - splat(like_e, base))
-                        store(scratch + t * one, x, 8)
-                        acc_e = acc_e + x
-                    mass = total(acc_e)
-                    fade = real(like_e, 0.0)
-                    if not first:
-                        fade = real(like_e, np.exp(before - base))
-                        mass = mass + fade * peek(like_e, state + (2 * h + 1) * one)
-                    if not last:
-                        poke(like_e, state + 2 * h * one, top)
-                        poke(like_e, state + (2 * h + 1) * one, mass)
-                    if has_drop:
+                # Scores. A hidden pair is left before its key is read.
+                if form != DOT and lined:
+                    lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, col + 4 * chunk, n, a.att, slope, scale, side)
+                else:
+                    for h in range(first_h, last_h):
+                        table = heads + h * (8 * HEAD_FIELDS)
+                        scores = scratch + (h - first_h) * h_step
+                        q_h = q_i + h * a.q_h
+                        k_h = k_b + peek_int64(table + 8 * K_HEAD)
+                        kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
+                        add_h = a.add + b * a.add_b + h * a.add_h
+                        att_h = a.att + h * a.att_h
+                        kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
+                        highest = nothing
+                        for t in range(n):
+                            p = chunk + t
+                            j = peek_int32(col + 4 * p)
+                            extra, f_e = 0, 0
+                            shift = real(like_e, 0.0)
+                            if has_add or has_kvec or has_kfeat:
+                                e = peek_int32(edge + 4 * p)
+                                if has_add:
+                                    shift = peek(like_e, add_h + e * add_e)
+                                    if shift == nothing:
+                                        poke(like_e, scores + t * t_step, nothing)
+                                        continue
+                                if has_kvec:
+                                    extra = kvec_h + vector_row(kcode, e) * kvec_e
+                                f_e = kfeat + e * kfeat_e
+                            if form == DOT:
+                                s = dot(like_q, q_h, k_h + j * k_n, extra, score_size)
+                                if features:
+                                    s = s + dot(like_f, u_i + h * a.kquery_h, f_e, 0, kfeat_size)
+                                s = s * scale
+                                if cap > 0:
+                                    s = cap * real(like_e, np.tanh(s / cap))
+                            elif features:
+                                k_j = k_h + j * k_n
+                                s = summed_projected(
+                                    like_q, q_h, k_j, extra, f_e, kweight_h, kweight_f, kfeat_size, att_h, slope,
+                                    score_size,
+                                )  # fmt: skip
+                                s = s * scale
+                            else:
+                                s = summed(like_q, q_h, k_h + j * k_n, extra, att_h, slope, score_size) * scale
+                            s = s + shift
+                            poke(like_e, scores + t * t_step, s)
+                            if not joint:
+                                highest = max(highest, s) if s == s else highest
+                        if not joint:
+                            poke(like_e, norms + (h - first_h) * one, highest)  # which is not needed yet
+                # Exponentials, from the largest score down; 0 in its place where there is none.
+                if joint:
+                    for to in range(0, side, 8 * one):
+                        before = splat(like_e, nothing)
+                        if not first:
+                            before = load(like_e, tops + to, 8)
+                        top = before
+                        for t in range(n):
+                            top = maximum(top, load(like_e, scratch + t * t_step + to, 8))
+                        base, mass = finite(top), zero(like_e)
+                        for t in range(n):
+                            x = exp(load(like_e, scratch + t * t_step + to, 8) - base)
+                            store(scratch + t * t_step + to, x, 8)
+                            mass = mass + x
+                        if not first:
+                            fade = exp(before - base)
+                            store(fades + to, fade, 8)
+                            mass = fma(fade, load(like_e, masses + to, 8), mass)
+                        store(tops + to, top, 8)
+                        store(masses + to, mass, 8)
+                        if last:
+                            store(norms + to, inverse(mass), 8)
+                            store(tops + to, base + log(mass), 8)
+                    if last:
+                        for h in range(first_h, last_h):
+                            poke(like_e, lse_i + h * a.lse_h, peek(like_e, tops + (h - first_h) * one))
+                else:
+                    for h in range(last_h - first_h):
+                        scores = scratch + h * h_step
+                        store(scores + n * one, splat(like_e, nothing), 8)
+                        before, highest = nothing, peek(like_e, norms + h * one)
+                        if not first:
+                            before = peek(like_e, tops + h * one)
+                            highest = max(highest, before)
+                        base = highest if highest > nothing else real(like_e, 0.0)
+                        acc_e = zero(like_e)
+                        for t in range(0, n, 8):
+                            x = exp(load(like_e, scores + t * one, 8) - splat(like_e, base))
+                            store(scores + t * one, x, 8)
+                            acc_e = acc_e + x
+                        sum_e = total(acc_e)
+                        if not first:
+                            fading = real(like_e, np.exp(before - base))
+                            poke(like_e, fades + h * one, fading)
+                            sum_e = sum_e + fading * peek(like_e, masses + h * one)
+                        poke(like_e, tops + h * one, highest)
+                        poke(like_e, masses + h * one, sum_e)
+                        if last:
+                            norm, lse = real(like_e, 1.0), nothing
+                            if sum_e != 0:
+                                norm, lse = norm / sum_e, base + real(like_e, np.log(sum_e))
+                            poke(like_e, norms + h * one, norm)
+                            poke(like_e, lse_i + (first_h + h) * a.lse_h, lse)
+                if has_drop:
+                    for h in range(first_h, last_h):
+                        scores = scratch + (h - first_h) * h_step
                         seed = a.seed + (b * num_heads + h) * HEAD_STEP
                         for t in range(n):
                             counter = peek_int32(edge + 4 * (chunk + t))
@@ -193,20 +248,27 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
                             w = real(like_e, 0.0)
                             if kept(seed, counter, drop_from):
-                                w = peek(like_e, scratch + t * one) * drop_gain
-                            poke(like_e, scratch + t * one, w)
-                    # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
-                    skip = has_add or has_drop
-                    norm = real(like_e, 1.0)
-                    if last and mass != 0:
-                        norm = norm / mass
+                                w = peek(like_e, scores + t * t_step) * drop_gain
+                            poke(like_e, scores + t * t_step, w)
+                # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
+                skip = has_add or has_drop
+                for h in range(first_h, last_h):
+                    table = heads + h * (8 * HEAD_FIELDS)
+                    scores = scratch + (h - first_h) * h_step
+                    v_h = v_b + peek_int64(table + 8 * V_HEAD)
+                    vvec_h = a.vvec + peek_int64(table + 8 * VVEC_HEAD)
+                    norm, fading = real(like_e, 1.0), real(like_e, 0.0)
+                    if last:
+                        norm = peek(like_e, norms + (h - first_h) * one)
+                    if not first:
+                        fading = peek(like_e, fades + (h - first_h) * one)
                     for c in range(block_count(like_v, value_size)):
                         at = c * block_width(like_v) * one
                         left = value_size - c * block_width(like_v)
                         acc = zero(like_v)
                         if has_vvec:
                             for t in range(n):
-                                w = peek(like_e, scratch + t * one)
+                                w = peek(like_e, scores + t * t_step)
                                 if skip and w == 0:
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
@@ -216,19 +278,19 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                                 acc = fma(splat(like_v, w), x, acc)
                         elif skip:
                             for t in range(n):
-                                w = peek(like_e, scratch + t * one)
+                                w = peek(like_e, scores + t * t_step)
                                 if w == 0:
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
                                 acc = fma(splat(like_v, w), load(like_v, v_h + j * v_n + at, left), acc)
                         else:
                             for t in range(n):
-                                w = peek(like_e, scratch + t * one)
+                                w = peek(like_e, scores + t * t_step)
                                 j = peek_int32(col + 4 * (chunk + t))
                                 acc = fma(splat(like_v, w), load(like_v, v_h + j * v_n + at, left), acc)
                         target = out_i + h * a.out_h + at
                         if not first:
-                            acc = fma(splat(like_v, fade), load(like_v, target, left), acc)
+                            acc = fma(splat(like_v, fading), load(like_v, target, left), acc)
                         store(target, acc * splat(like_v, norm), left)
                     if features:
                         for c in range(block_count(like_f, vfeat_size)):
@@ -236,19 +298,14 @@ def make(form: int, features: int, bits: int, q_width: int, q_kind: int, v_width
                             left = vfeat_size - c * block_width(like_f)
                             acc = zero(like_f)
                             for t in range(n):
-                                w = peek(like_e, scratch + t * one)
+                                w = peek(like_e, scores + t * t_step)
                                 if skip and w == 0:
                                     continue
                                 e = peek_int32(edge + 4 * (chunk + t))
                                 acc = fma(splat(like_f, w), load(like_f, vfeat + e * vfeat_e + at, left), acc)
                             target = mixed_i + h * a.mixed_h + at
                             if not first:
-                                acc = fma(splat(like_f, fade), load(like_f, target, left), acc)
+                                acc = fma(splat(like_f, fading), load(like_f, target, left), acc)
                             store(target, acc * splat(like_f, norm), left)
-                    if last:
-                        lse = nothing
-                        if mass != 0:
-                            lse = base + real(like_e, np.log(mass))
-                        poke(like_e, lse_i + h * a.lse_h, lse)
 
     return forward

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from unified_attn.dropout import DRAW_BITS, threshold
 from unified_attn.kernels import threads
-from unified_attn.kernels.csr_args import ADDRESSES, CHUNK, HEADS, PLACES, filled, fixed
+from unified_attn.kernels.csr_args import ADDRESSES, CHUNK, HEADS, JOINT_HEADS, PLACES, filled, fixed, scratch_floats
 from unified_attn.kernels.csr_call import Call, all_strides
 
-_BLOCK_WORK = 2**20  # floats read per task: near a millisecond, far more than handing a task over takes
+_BLOCK_WORK = 2**18  # floats read per task: near a quarter of a millisecond, far more than handing it over takes
+_PIECE_WORK = 2**20  # floats read for one row: what is longer is cut
 _PARTIAL_FLOATS = 2**22  # at most for the partial sums of tables and weights, unless one sum alone is larger
 _INLINE_WORK = 2**17  # problems up to here run in the calling thread
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
@@ -108,12 +109,13 @@ class Launch:
                 "score_size": call.query.size(3),
                 "value_size": call.values.size(3),
                 "longest": 2**62,
+                "lined": int(lined(call)),
                 **entries,
                 "heads": self._table.ctypes.data,
             }
         )
         self._kernel = find_kernel(which, call)
-        self._scratch_bytes = 8 * (4 * (CHUNK + 8) + 2 * call.query.size(1))
+        self._scratch_bytes = 8 * scratch_floats(call.query.size(1))
         self._parallel = work > _INLINE_WORK
 
     def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...], tasks: Tasks) -> None:
@@ -207,11 +209,27 @@ def find_kernel(which: str, call: Call) -> Callable[..., None]:
     module: Any = {"forward": csr_forward, "rows": csr_backward_rows, "columns": csr_backward_columns}[which]
     bits = 8 * call.query.element_size()
     features = feature_lanes([call.key_features, call.mixed_features])
+    vectors = (*lanes(call.query.size(-1), bits), *lanes(call.values.size(-1), bits))
     with _compiling:
-        kernel: Callable[..., None] = module.make(
-            call.form, features, bits, *lanes(call.query.size(-1), bits), *lanes(call.values.size(-1), bits)
-        )
+        kernel: Callable[..., None] = module.make(call.form, features, int(joint(call)), bits, *vectors)
     return kernel
+
+
+def joint(call: Call) -> bool:
+    """Whether kernels work on several heads at once: see ``csr_args``."""
+    together = node_major(call.key) or node_major(call.values)
+    return together and call.query.size(1) >= JOINT_HEADS
+
+
+def lined(call: Call) -> bool:
+    """Whether query, key and att hold one number a head, all heads next to each other, a multiple of eight."""
+    _, heads, _, size = call.query.shape
+    parts = ((call.query, 1), (call.key, 1), (call.att, 0))
+    return (
+        size == 1
+        and heads % 8 == 0
+        and all(x is not None and x.size(dim) == heads and x.stride(dim) == 1 for x, dim in parts)
+    )
 
 
 def head_table(heads: int, parts: dict[str, tuple[Tensor | None, int]]) -> np.ndarray[Any, Any]:
@@ -293,4 +311,4 @@ def num_blocks(pairs: int, nodes: int, pair_size: int) -> int:
 
 def longest_row(pair_size: int) -> int:
     """The most pairs of a row that one task takes: those of a block, in whole chunks."""
-    return max(1, _BLOCK_WORK // (max(pair_size, 1) * CHUNK)) * CHUNK
+    return max(1, _PIECE_WORK // (max(pair_size, 1) * CHUNK)) * CHUNK

@@ -125,6 +125,22 @@ def summed(like, q, k, extra, att, slope, size):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def row_of_heads(heads):  # type: ignore[no-untyped-def]
+    """Heads, padded to a multiple of eight."""
+    return (heads + 7) // 8 * 8
+
+
+@inlined
+def lined_scores(like, scores, step, q, k, k_n, col, n, att, slope, scale, side):  # type: ignore[no-untyped-def]
+    """``scale att leaky_relu(q + k)`` of n pairs, eight heads at a time: see ``lined`` in the record."""
+    for to in range(0, side, 8 * float_size(like)):
+        own, factor = load(like, q + to, 8), load(like, att + to, 8) * splat(like, scale)
+        for t in range(n):
+            z = own + load(like, k + peek_int32(col + 4 * t) * k_n + to, 8)
+            store(scores + t * step + to, leaky(z, slope) * factor, 8)
+
+
+@inlined
 def vector_row(code, e):  # type: ignore[no-untyped-def]
     """The row of pair e's vector: in a table the one of its code, else its own."""
     if code != 0:
