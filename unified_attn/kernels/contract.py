@@ -68,7 +68,7 @@ def _run(run: Callable[[int, int, int, int], None], batch: int, nodes: int) -> N
         item, block = divmod(number, blocks)
         run(number, item, block * _BLOCK, min((block + 1) * _BLOCK, nodes))
 
-    threads.run(task, batch * blocks, parallel=batch * blocks > 1)
+    threads.each(task, batch * blocks)
 
 
 def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,8 @@ _STRIDED = {
     "row": "",  # of pieces of rows, the number of the row
     "col": "",
     "edge": "",
+    "batches": "",  # of the tasks: ranges of the batch, and of query heads, two numbers each
+    "ranges": "",
     "q": "bhn",
     "k": "bhn",
     "v": "bhn",
@@ -81,6 +83,7 @@ NUMBERS = ["seed", "scale", "cap", "slope"]
 
 _FIXED = (
     ["heads", "num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]  # heads: head_table
+    + ["counter", "tasks", "num_ranges", "blocks"]  # counter: the number of the next task, whoever takes it
     + ["indptr_b", "longest", "even"]  # longer rows are left out; blocks of equally many rows
     + ["lined"]  # q, k and att hold one number a head, all heads next to each other, a multiple of eight
     + ["pair_counter", "drop", "drop_from"]
@@ -95,6 +98,9 @@ ARGS = np.dtype(
 )
 _FRESH = struct.Struct(f"={len(ADDRESSES) + 1}q{len(NUMBERS) - 1}d")
 PLACES = {name: place for place, name in enumerate(ADDRESSES)}
+COUNTER = ARGS.fields["counter"][1]  # type: ignore[index]
+"""Where in the record the counter is, in bytes."""
+
 _Bytes = ctypes.c_char * ARGS.itemsize
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import kernel
+from unified_attn._compiling import inlined, kernel
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DK_HEAD,
@@ -29,6 +29,7 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
+    next_task,
     projected,
     row_number,
     row_of_heads,
@@ -62,15 +63,15 @@ from unified_attn.kernels.lanes import (
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)``; ``scratch``: four planes.
+    """The kernel ``(args, scratch)``, which takes tasks until none is left; ``scratch``: four planes.
 
     In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
     queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
     """
     stamp = STAMP
 
-    @kernel
-    def backward_columns(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @inlined
+    def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = record_at(args)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -294,5 +295,13 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 i = peek_int32(col + 4 * (chunk + t))
                                 acc = fma(splat(like_v, w), load(like_v, g_h + i * g_n + at, left), acc)
                             store(dv_j + at, load(like_v, dv_j + at, left) + acc, left)
+
+    @kernel
+    def backward_columns(args, scratch):  # type: ignore[no-untyped-def]
+        while True:
+            first_b, _last_b, first_h, last_h, block, blocks = next_task(args)
+            if block < 0:
+                return
+            task(args, scratch, first_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return backward_columns

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import kernel
+from unified_attn._compiling import inlined, kernel
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DKVEC_HEAD,
@@ -37,6 +37,7 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
+    next_task,
     projected,
     row_number,
     row_of_heads,
@@ -70,14 +71,14 @@ from unified_attn.kernels.lanes import (
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, first_b, last_b, first_h, last_h, block, blocks)``.
+    """The kernel ``(args, scratch)``, which takes tasks until none is left.
 
     ``scratch`` is the address of three planes and 2 numbers a head.
     """
     stamp = STAMP
 
-    @kernel
-    def backward_rows(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @inlined
+    def task(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = record_at(args)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -393,5 +394,13 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if need_datt:
                                 datt_b = a.datt + block * a.datt_b + to
                                 store(datt_b, load(like_e, datt_b, 8) + acc_att_e, 8)
+
+    @kernel
+    def backward_rows(args, scratch):  # type: ignore[no-untyped-def]
+        while True:
+            first_b, last_b, first_h, last_h, block, blocks = next_task(args)
+            if block < 0:
+                return
+            task(args, scratch, first_b, last_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return backward_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import kernel
+from unified_attn._compiling import inlined, kernel
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DOT,
@@ -27,6 +27,7 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
+    next_task,
     row_number,
     row_of_heads,
     summed,
@@ -62,14 +63,14 @@ from unified_attn.kernels.lanes import (
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch, b, first_h, last_h, block, blocks)`` for one form, float type and pair of layouts.
+    """The kernel ``(args, scratch)`` for one form and pair of layouts, which takes tasks until none is left.
 
     ``scratch`` is the address of one plane of scores and 4 numbers a head.
     """
     stamp = STAMP
 
-    @kernel
-    def forward(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @inlined
+    def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
         a = record_at(args)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
@@ -307,5 +308,13 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if not first:
                                 acc = fma(splat(like_f, fading), load(like_f, target, left), acc)
                             store(target, acc * splat(like_f, norm), left)
+
+    @kernel
+    def forward(args, scratch):  # type: ignore[no-untyped-def]
+        while True:
+            first_b, _last_b, first_h, last_h, block, blocks = next_task(args)
+            if block < 0:
+                return
+            task(args, scratch, first_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return forward

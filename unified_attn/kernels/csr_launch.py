@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unified_attn.dropout import DRAW_BITS, threshold
@@ -19,7 +20,7 @@ from unified_attn.kernels.csr_call import Call, all_strides
 _BLOCK_WORK = 2**18  # floats read per task: near a quarter of a millisecond, far more than handing it over takes
 _PIECE_WORK = 2**20  # floats read for one row: what is longer is cut
 _PARTIAL_FLOATS = 2**22  # at most for the partial sums of tables and weights, unless one sum alone is larger
-_INLINE_WORK = 2**17  # problems up to here run in the calling thread
+_INLINE_WORK = 2**18  # problems up to here run in the calling thread: waking another takes as long
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
 _AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
 _KEPT_PLANS = 128
@@ -52,27 +53,22 @@ class Plans:
         return found
 
 
+Ranges = Sequence[tuple[int, int]]
+"""Each from a first number to the one before the second."""
+
+
 class Tasks(NamedTuple):
-    """The tasks of one launch: each takes one item of the batch (or all), one range of heads, one block of rows.
+    """The tasks of one launch: each takes one range of the batch, one of query heads, and one block of rows.
 
     Args:
-        batches: Ranges of the batch.
+        batches: Ranges of the batch, in groups that are done one after the other.
         ranges: Ranges of query heads.
         blocks: Blocks of rows.
     """
 
-    batches: Sequence[tuple[int, ...]]
-    ranges: Sequence[tuple[int, int]]
+    batches: Sequence[Ranges]
+    ranges: Ranges
     blocks: int
-
-    def __len__(self) -> int:
-        return len(self.batches) * len(self.ranges) * self.blocks
-
-    def task(self, index: int) -> tuple[int, ...]:
-        """The arguments of one task."""
-        rest, block = divmod(index, self.blocks)
-        batch, heads = divmod(rest, len(self.ranges))
-        return (*self.batches[batch], *self.ranges[heads], block, self.blocks)
 
 
 class Launch:
@@ -84,7 +80,7 @@ class Launch:
         operands: By name; of rows, too.
         entries: Others of the record's entries.
         heads: Operands whose heads query heads share, with the dimension of heads.
-        work: Floats read, all in all.
+        tasks: What there is to do.
     """
 
     def __init__(
@@ -94,10 +90,13 @@ class Launch:
         operands: dict[str, Tensor | None],
         entries: dict[str, int | float],
         heads: dict[str, tuple[Tensor | None, int]],
-        work: int,
+        tasks: Tasks,
     ) -> None:
         self._names = tuple((name, PLACES[name]) for name, x in operands.items() if x is not None)
         self._table = head_table(call.query.size(1), heads)  # kept, since the record holds its address
+        self._groups = [torch.tensor(group, dtype=torch.int64) for group in tasks.batches]
+        self._ranges = torch.tensor(tasks.ranges, dtype=torch.int64)
+        count = len(tasks.batches[0]) * len(tasks.ranges) * tasks.blocks
         features = {"kfeat_size": call.key_features, "vfeat_size": call.mixed_features}
         self._fixed = fixed(
             {
@@ -109,6 +108,9 @@ class Launch:
                 "score_size": call.query.size(3),
                 "value_size": call.values.size(3),
                 "longest": 2**62,
+                "tasks": count,
+                "num_ranges": len(tasks.ranges),
+                "blocks": tasks.blocks,
                 "lined": int(lined(call)),
                 **entries,
                 "heads": self._table.ctypes.data,
@@ -116,22 +118,26 @@ class Launch:
         )
         self._kernel = find_kernel(which, call)
         self._scratch_bytes = 8 * scratch_floats(call.query.size(1))
-        self._parallel = work > _INLINE_WORK
+        work = call.query.size(0) * call.pairs * call.query.size(1) * call.pair_size
+        self._helpers = count - 1 if work > _INLINE_WORK else 0
 
-    def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...], tasks: Tasks) -> None:
+    def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...]) -> None:
         """Run it over these operands, which must be laid out as those that it was made for."""
         addresses = [0] * len(ADDRESSES)
         for name, place in self._names:
             addresses[place] = operands[name].data_ptr()
         indptr, ends = PLACES["indptr"], PLACES["ends"]
         addresses[ends] = addresses[ends] or addresses[indptr] + 8
-        record = filled(self._fixed, addresses, numbers)
-        kernel, args, size = self._kernel, ctypes.addressof(record), self._scratch_bytes
+        addresses[PLACES["ranges"]] = self._ranges.data_ptr()
+        kernel, size = self._kernel, self._scratch_bytes
+        for group in self._groups:
+            addresses[PLACES["batches"]] = group.data_ptr()
+            record = filled(self._fixed, addresses, numbers)
 
-        def run(index: int, keep: Any = record) -> None:
-            kernel(args, scratch(size), *tasks.task(index))
+            def work(keep: Any = record, args: int = ctypes.addressof(record)) -> None:
+                kernel(args, scratch(size))
 
-        threads.run(run, len(tasks), parallel=self._parallel)
+            threads.together(work, self._helpers)
 
 
 def scratch(size: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unified_attn import dropout
 from unified_attn._compiling import inlined
-from unified_attn.kernels.csr_args import HEADS
+from unified_attn.kernels.csr_args import COUNTER, HEADS
 from unified_attn.kernels.lanes import (
     block_count,
     block_width,
@@ -23,8 +23,10 @@ from unified_attn.kernels.lanes import (
     peek_int64,
     poke,
     prefetch,
+    record_at,
     splat,
     store,
+    take,
     total,
     zero,
 )
@@ -58,6 +60,25 @@ def kept(base, counter, least):  # type: ignore[no-untyped-def]
     x = (x ^ ((x >> 32) & HIGH_HALF)) * SECOND_FACTOR
     x = x ^ ((x >> 32) & HIGH_HALF)
     return ((x >> DRAW_SHIFT) & DRAW_MASK) >= least
+
+
+@inlined
+def next_task(args):  # type: ignore[no-untyped-def]
+    """Range of the batch, range of heads, block and how many blocks; a block of -1: there is no more to do."""
+    a = record_at(args)
+    index = take(args + COUNTER)
+    if index >= a.tasks:
+        return 0, 0, 0, 0, -1, a.blocks
+    rest, block = index // a.blocks, index % a.blocks
+    batch, heads = a.batches + 16 * (rest // a.num_ranges), a.ranges + 16 * (rest % a.num_ranges)
+    return (
+        peek_int64(batch),
+        peek_int64(batch + 8),
+        peek_int64(heads),
+        peek_int64(heads + 8),
+        block,
+        a.blocks,
+    )
 
 
 @inlined

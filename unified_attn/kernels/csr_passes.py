@@ -129,14 +129,13 @@ def forward(call: Call, rows: RowSet, out: Tensor, lse: Tensor, mixed: Tensor, l
     if call.mixed_features is not None:
         operands["mixed"] = mixed
 
-    def plan() -> tuple[Launch, Tasks]:
+    def plan() -> Launch:
         ranges, size = cut_heads(call)
         entries = {**rows.entries, **prefetched(call.key, call.values, len(ranges))}
-        tasks = Tasks(one_by_one(call), ranges, num_blocks(call.pairs, rows.size, size))
-        return Launch("forward", call, operands, entries, heads_of(call), work(call)), tasks
+        tasks = Tasks([one_by_one(call)], ranges, num_blocks(call.pairs, rows.size, size))
+        return Launch("forward", call, operands, entries, heads_of(call), tasks)
 
-    launch, tasks = kept("forward", layout, plan)
-    launch.run(operands, call.numbers, tasks)
+    kept("forward", layout, plan).run(operands, call.numbers)
 
 
 def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: Layout | None = None) -> None:
@@ -164,7 +163,7 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: L
         "datt": sums.get("att"),
     }
 
-    def plan() -> tuple[Launch, list[Tasks]]:
+    def plan() -> Launch:
         row_ranges = [(0, call.query.size(1))] if heads_share(call, grad) else ranges
         entries = {**rows.entries, **prefetched(call.key, call.values, len(row_ranges))}
         heads = {
@@ -173,18 +172,14 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: L
             "dvvec": (sums.get("value_vectors"), 2),
             "dkweight": (sums.get("key_weight"), 1),
         }
-        launch = Launch("rows", call, operands, entries, heads, work(call))
-        batch = call.query.size(0)
-        batches = [[(b, b + 1) for b in range(batch)]]
+        batches = [one_by_one(call)]
         if any(name in grad for name in _PAIRS):
             # What belongs to a pair is added up over the batch: in one task, or, as one number may lie in different
             # rows then, one item after another.
-            batches = [[(0, batch)]] if rows.shared else [[(b, b + 1)] for b in range(batch)]
-        return launch, [Tasks(some, row_ranges, blocks) for some in batches]
+            batches = [[(0, call.query.size(0))]] if rows.shared else [[one] for one in one_by_one(call)]
+        return Launch("rows", call, operands, entries, heads, Tasks(batches, row_ranges, blocks))
 
-    launch, groups = kept("rows", layout, plan)
-    for tasks in groups:
-        launch.run(operands, call.numbers, tasks)
+    kept("rows", layout, plan).run(operands, call.numbers)
     if blocks > 1:
         for name in shared:
             grad[name] += torch.from_numpy(np.add.reduce(sums[name].numpy(), axis=0))  # in order, on one thread
@@ -195,15 +190,14 @@ def backward_columns(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout
     dv = grad.get("key" if call.value is None else "value")  # both are added to one, if they are of one tensor
     operands = {**rows.operands, **call.operands(), **saved.operands(), "dk": grad.get("key"), "dv": dv}
 
-    def plan() -> tuple[Launch, Tasks]:
+    def plan() -> Launch:
         ranges, size = cut_heads(call)
         entries = {**rows.entries, **prefetched(call.query, saved.g_out, len(ranges))}
         heads = {**heads_of(call), "dk": (grad.get("key"), 1), "dv": (dv, 1)}
-        tasks = Tasks(one_by_one(call), ranges, num_blocks(call.pairs, rows.size, size))
-        return Launch("columns", call, operands, entries, heads, work(call)), tasks
+        tasks = Tasks([one_by_one(call)], ranges, num_blocks(call.pairs, rows.size, size))
+        return Launch("columns", call, operands, entries, heads, tasks)
 
-    launch, tasks = kept("columns", layout, plan)
-    launch.run(operands, call.numbers, tasks)
+    kept("columns", layout, plan).run(operands, call.numbers)
 
 
 def cut_heads(call: Call) -> tuple[list[tuple[int, int]], int]:
@@ -212,14 +206,9 @@ def cut_heads(call: Call) -> tuple[list[tuple[int, int]], int]:
     return ranges, call.query.size(1) // len(ranges) * call.pair_size
 
 
-def one_by_one(call: Call) -> list[tuple[int]]:
+def one_by_one(call: Call) -> list[tuple[int, int]]:
     """Each item of the batch."""
-    return [(b,) for b in range(call.query.size(0))]
-
-
-def work(call: Call) -> int:
-    """Floats that are read, all in all."""
-    return call.query.size(0) * call.pairs * call.query.size(1) * call.pair_size
+    return [(b, b + 1) for b in range(call.query.size(0))]
 
 
 def heads_share(call: Call, grad: Grads) -> bool:

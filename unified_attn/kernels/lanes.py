@@ -437,6 +437,17 @@ def peek_int64(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def take(typingctx: Any, address: Any) -> Any:
+    """The number at ``address``, which becomes one more; atomically, so that no two threads take the same."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        return builder.atomic_rmw("add", _pointer(builder, args[0], word), ir.Constant(word, 1), "monotonic")
+
+    return signature(types.int64, types.int64), codegen
+
+
+@intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at ``address``; never faults."""
 

@@ -2,7 +2,8 @@
 
 Numba's own parallel loops are not used: its OpenMP layer breaks after a fork, as data loaders do it, and its built-in
 layer aborts when two Python threads call at once. Here workers are plain threads that take the next task of a shared
-counter. Which worker runs a task cannot show in the result, since a task writes what no other task reads or writes.
+counter; a kernel does so inside of compiled code, and needs the interpreter once. Which worker runs a task cannot show
+in the result, since a task writes what no other task reads or writes.
 """
 
 import contextlib
@@ -42,35 +43,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def run(task: Callable[[int], None], tasks: int, parallel: bool) -> None:
-    """Run ``task(0)`` to ``task(tasks - 1)``, on as many threads as torch uses.
+def together(work: Callable[[], None], helpers: int) -> None:
+    """Calls ``work`` here, and on as many other threads at once as there are and as are of use.
 
     Args:
-        task: Runs one task; called from several threads at once.
-        tasks: How many there are.
-        parallel: Whether to use other threads than the caller's at all; small problems are quicker without.
+        work: Takes tasks of a common supply until none is left.
+        helpers: How many others could find something to do.
     """
-    wanted = min(torch.get_num_threads(), tasks) - 1 if parallel else 0
+    wanted = min(torch.get_num_threads() - 1, helpers)
     if wanted < 1:
-        for index in range(tasks):
-            task(index)
+        work()
         return
+    started: list[Future[None]] = []
+    # The interpreter may be shutting down, or no thread can be started: then the caller does it all.
+    with contextlib.suppress(RuntimeError):
+        started.extend(_executor().submit(work) for _ in range(wanted))
+    try:
+        work()
+    finally:
+        # The caller takes part, so a helper that has not begun by now is not needed, and none can be waited for in
+        # vain when several callers share the pool.
+        errors = [helper.exception() for helper in started if not helper.cancel()]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def each(task: Callable[[int], None], tasks: int) -> None:
+    """Runs ``task(0)`` to ``task(tasks - 1)``, several at once."""
     counter = itertools.count()  # next() on it is atomic
 
     def work() -> None:
         while (index := next(counter)) < tasks:
             task(index)
 
-    helpers: list[Future[None]] = []
-    # The interpreter may be shutting down, or no thread can be started: then the caller does it all.
-    with contextlib.suppress(RuntimeError):
-        helpers.extend(_executor().submit(work) for _ in range(wanted))
-    try:
-        work()
-    finally:
-        # The caller takes part, so a helper that has not begun by now is not needed, and none can be waited for in
-        # vain when several callers share the pool.
-        errors = [helper.exception() for helper in helpers if not helper.cancel()]
-    for error in errors:
-        if error is not None:
-            raise error
+    together(work, tasks - 1)
