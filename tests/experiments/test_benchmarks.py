@@ -1,19 +1,22 @@
 """Benchmarks time only what is equal, and keep every row."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-from experiments.benchmarks import peers
+from experiments.benchmarks import memory, peers, sweep, training
 from experiments.benchmarks.case import Side, Size
 from experiments.benchmarks.layer_cases import layer_cases
 from experiments.benchmarks.measure import measure, verify
+from experiments.benchmarks.memory_cases import CASES, MESSAGES
 from experiments.benchmarks.operator_cases import operator_cases, uneven_cases
 from experiments.benchmarks.report import markdown, write
 from experiments.benchmarks.sequence_cases import sequence_cases
 from experiments.environment import environment
+from tests.graphs.tools import data
 
 TINY = Size(nodes=12, edges=40, heads=2, channels=8)
 
@@ -76,3 +79,50 @@ def test_results_name_machine_versions_commit_and_command(cases, tmp_path):
     assert table == markdown(rows, where)
     assert "the command" in table
     assert f"torch {torch.__version__}" in table
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+
+
+@linux
+@pytest.mark.slow
+def test_memory_is_that_of_a_fresh_process():
+    """Ours below one [E, H, C] tensor, torch-geometric's above four; and a peer that may not have that much."""
+    name = f"GATv2Conv, {MESSAGES}"
+    messages = MESSAGES.edges * MESSAGES.heads * MESSAGES.channels * 4 / memory.MIB
+    found = memory.peak(name, 4 * 2**30)
+    assert 9 < found.results < found.ours < messages < 4 * messages < found.theirs < 10 * messages
+    little = memory.peak(name, 300 * 2**20)
+    assert little.theirs is None
+    assert little.ours < messages
+    table = memory.markdown([found, little], {"commit": "none"}, 300 / 1024)
+    assert "more than 300" in table
+
+
+def test_memory_cases_compute_the_same():
+    """At the small size: the output and every gradient."""
+    for name, case in CASES.items():
+        for a, b in zip(case.ours(False)(), case.theirs(False)(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_sweep(tmp_path):
+    points = sweep.sweep(tmp_path, lengths=[64], seconds=0.0)
+    assert {p.kind for p in points} == set(sweep.KINDS)
+    assert {p.backend for p in points} == set(sweep.BACKENDS)
+    windows = sorted({p.share for p in points if p.kind == "windows"})
+    assert windows[0] == pytest.approx(1 / 64)
+    assert windows[-1] == 1.0
+    for place in {(p.kind, p.share) for p in points}:
+        assert sum(p.default for p in points if (p.kind, p.share) == place) == 1
+    assert len(json.loads((tmp_path / "sweep.json").read_text())["points"]) == len(points)
+    assert (tmp_path / "sweep.png").stat().st_size > 10_000
+    assert all(regret >= 1 for *_, regret in sweep.regrets(points))
+
+
+def test_training(tmp_path):
+    data("planetoid/Cora")
+    record = training.training(epochs=2, rounds=1, out=tmp_path)
+    assert record["ours_accuracy"] == pytest.approx(record["peer_accuracy"], abs=0.02)
+    assert record["ratio"] > 0
+    assert json.loads((tmp_path / "training.json").read_text()) == record

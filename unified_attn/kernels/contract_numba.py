@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from unified_attn._compiling import inlined, kernel
+from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_pair import STAMP, add_scaled, dot
 from unified_attn.kernels.lanes import block_count, block_width, float_size, lanes, peek, poke, store, zero
 
@@ -40,7 +40,7 @@ def make_forward(bits: int, width: int, kind: int) -> Any:
     """The kernel: both products of the nodes ``start`` to ``stop - 1``."""
     stamp = STAMP
 
-    @kernel
+    @of_integers
     def forward(x, x_n, x_h, kv_heads, size, start, stop, first, a, a_heads, second, b, b_heads):
         like = lanes(bits, width, kind)
         one = float_size(like)
@@ -58,7 +58,7 @@ def make_backward(bits: int, width: int, kind: int) -> Any:
     """The kernel: writes ``dx [N, kv_heads, size]`` of these nodes, adds to ``da`` and ``db``, both of this task."""
     stamp = STAMP
 
-    @kernel
+    @of_integers
     def backward(x, x_n, x_h, kv_heads, size, start, stop, first, a, a_heads, second, b, b_heads, dx, da, db):
         like = lanes(bits, width, kind)
         one = float_size(like)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, kernel
+from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DK_HEAD,
@@ -296,7 +296,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 acc = fma(splat(like_v, w), load(like_v, g_h + i * g_n + at, left), acc)
                             store(dv_j + at, load(like_v, dv_j + at, left) + acc, left)
 
-    @kernel
+    @of_integers
     def backward_columns(args, scratch):  # type: ignore[no-untyped-def]
         while True:
             first_b, _last_b, first_h, last_h, block, blocks = next_task(args)

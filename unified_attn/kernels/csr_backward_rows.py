@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, kernel
+from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DKVEC_HEAD,
@@ -395,7 +395,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 datt_b = a.datt + block * a.datt_b + to
                                 store(datt_b, load(like_e, datt_b, 8) + acc_att_e, 8)
 
-    @kernel
+    @of_integers
     def backward_rows(args, scratch):  # type: ignore[no-untyped-def]
         while True:
             first_b, last_b, first_h, last_h, block, blocks = next_task(args)

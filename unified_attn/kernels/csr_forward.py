@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, kernel
+from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
 from unified_attn.kernels.csr_pair import (
     DOT,
@@ -309,7 +309,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 acc = fma(splat(like_f, fading), load(like_f, target, left), acc)
                             store(target, acc * splat(like_f, norm), left)
 
-    @kernel
+    @of_integers
     def forward(args, scratch):  # type: ignore[no-untyped-def]
         while True:
             first_b, _last_b, first_h, last_h, block, blocks = next_task(args)
