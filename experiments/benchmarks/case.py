@@ -35,6 +35,7 @@ class Case:
         theirs: The peer.
         exact: What both must equal, in float64.
         floor: One pass of gathering, timed along: ours is told in such passes.
+        trains: Whether the peer has gradients; without, the forward pass alone is compared.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     theirs: Side
     exact: Side
     floor: Callable[[], object] | None = None
+    trains: bool = True
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,12 @@ class Row:
         return self.peer_ms / self.ours_ms
 
 
-def results(side: Side, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
-    """Output, and the gradient of each input and weight for one fixed cotangent."""
-    leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+def results(side: Side, inputs: tuple[Tensor, ...], dtype: torch.dtype, trains: bool = True) -> list[Tensor]:
+    """Output, and if it trains the gradient of each input and weight for one fixed cotangent."""
+    leaves = [x.detach().to(dtype).requires_grad_(trains) for x in inputs]
     out = side.function(*leaves)
+    if not trains:
+        return [out]
     cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     return [out.detach(), *torch.autograd.grad(out, [*leaves, *side.weights], cotangent)]
 
@@ -72,8 +74,10 @@ def verify(case: Case) -> tuple[float, float]:
     Raises:
         ArithmeticError: If one is above the tolerance: what is not equal is not timed.
     """
-    right = results(case.exact, case.inputs, torch.float64)
-    ours, theirs = (error(results(side, case.inputs, torch.float32), right) for side in (case.ours, case.theirs))
+    right = results(case.exact, case.inputs, torch.float64, case.trains)
+    ours, theirs = (
+        error(results(side, case.inputs, torch.float32, case.trains), right) for side in (case.ours, case.theirs)
+    )
     if not (ours <= TOLERANCE and theirs <= TOLERANCE):
         raise ArithmeticError(f"{case.name}: errors {ours:.1e} (ours) and {theirs:.1e} (peer) exceed {TOLERANCE:.0e}")
     return ours, theirs
@@ -107,7 +111,8 @@ def measure(case: Case, seconds: float) -> list[Row]:
     """Each direction of a case for about so many seconds, and at least 5 runs of each side, in turn."""
     ours_error, peer_error = verify(case)
     rows = []
-    for direction, wrap in (("forward", _forward), ("forward + backward", _both)):
+    directions = [("forward", _forward), ("forward + backward", _both)]
+    for direction, wrap in directions if case.trains else directions[:1]:
         sides = [wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)]
         sides += [] if case.floor is None else [case.floor]
         once = sum(map(_seconds, sides))  # also warms up

@@ -28,4 +28,4 @@ def cases(quick: bool) -> Iterator[Case]:
     yield from layer_cases(CORA, 1_433)
     if not quick:
         yield from layer_cases(size, 128, compiled=True)
-    yield from sequence_cases(*((1_024, 64) if quick else (8_192, 256)))
+    yield from sequence_cases(*((1_024, 64) if quick else (8_192, 256)), compiled=not quick)

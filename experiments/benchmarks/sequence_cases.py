@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from experiments.benchmarks.case import Case, Side
@@ -14,7 +15,9 @@ from unified_attn import ALiBi, Causal, Documents, Longformer, Window, attention
 TABLE = "SDPA with a dense mask"
 
 
-def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64) -> Iterator[Case]:
+def sequence_cases(
+    length: int, window: int, heads: int = 8, channels: int = 64, *, compiled: bool = False
+) -> Iterator[Case]:
     """Windows, Longformer, packed documents and a causal mask.
 
     Args:
@@ -22,12 +25,14 @@ def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64)
         window: Keys to the left of a query that it sees, itself included.
         heads: H.
         channels: Size of a head.
+        compiled: Whether FlexAttention, which has to be compiled, is a peer too.
     """
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(torch.randn(1, heads, length, channels, generator=generator) for _ in range(3))
     ending = f", N={length:,} H={heads} C={channels}"
     slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)  # ALiBi's, of a power of two heads
     near = Window.causal(window)
+    in_window = with_table(window_table(length, window, slopes))
 
     def case(name: str, peer: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]) -> Case:
         return Case(f"{name}{ending}", peer, inputs, Side(ours), Side(theirs), Side(theirs))
@@ -36,7 +41,7 @@ def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64)
         f"window of {window} + ALiBi",
         TABLE,
         lambda q, k, v: attention(q, k, v, mask=near, bias=ALiBi(heads)),
-        with_table(window_table(length, window, slopes)),
+        in_window,
     )
     yield case(
         f"window of {window}",
@@ -44,6 +49,16 @@ def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64)
         lambda q, k, v: attention(q, k, v, mask=near),
         lambda q, k, v: banded(q, k, v, window),
     )
+    if compiled:
+        yield Case(
+            f"window of {window} + ALiBi{ending}",
+            "FlexAttention, torch.compile",
+            inputs,
+            Side(lambda q, k, v: attention(q, k, v, mask=near, bias=ALiBi(heads))),
+            Side(flex(length, window, slopes)),
+            Side(in_window),
+            trains=False,
+        )
     i, j = torch.arange(length)[:, None], torch.arange(length)
     mask, table = Longformer(window // 4, range(4)), ((i - j).abs() <= window // 4) | (i < 4) | (j < 4)
     yield case(
@@ -72,6 +87,20 @@ def sequence_cases(length: int, window: int, heads: int = 8, channels: int = 64)
         lambda q, k, v: attention(q, k, v, mask=Causal()),
         lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
     )
+
+
+def flex(length: int, window: int, slopes: Tensor) -> Callable[..., Tensor]:
+    """ALiBi inside a causal window through torch's FlexAttention, which has no gradients on a CPU."""
+
+    def near(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (i - j < window)
+
+    def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score - slopes[h] * (i - j)
+
+    blocks = create_block_mask(near, None, None, length, length, device="cpu")
+    run: Callable[..., Tensor] = torch.compile(flex_attention)
+    return lambda q, k, v: run(q, k, v, score_mod=add, block_mask=blocks)
 
 
 def with_table(table: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -47,6 +47,7 @@ MADE = {
     "layers": lambda: layer_cases(TINY, 5),
     "edge features": lambda: layer_cases(TINY, 5, edge_dim=3),
     "sequences": lambda: sequence_cases(40, 8, heads=2, channels=8),
+    "FlexAttention": lambda: sequence_cases(256, 32, heads=2, channels=16, compiled=True),
 }
 
 
@@ -99,6 +100,7 @@ def test_memory_is_that_of_a_fresh_process():
     assert "more than 300" in table
 
 
+@pytest.mark.slow
 def test_memory_cases_compute_the_same():
     """At the small size: the output and every gradient."""
     for name, case in CASES.items():
@@ -107,11 +109,11 @@ def test_memory_cases_compute_the_same():
 
 
 def test_sweep(tmp_path):
-    points = sweep.sweep(tmp_path, lengths=[64], seconds=0.0)
+    points = sweep.sweep(tmp_path, lengths=[128], seconds=0.0)
     assert {p.kind for p in points} == set(sweep.KINDS)
     assert {p.backend for p in points} == set(sweep.BACKENDS)
     windows = sorted({p.share for p in points if p.kind == "windows"})
-    assert windows[0] == pytest.approx(1 / 64)
+    assert windows[0] == pytest.approx(1 / 128)
     assert windows[-1] == 1.0
     for place in {(p.kind, p.share) for p in points}:
         assert sum(p.default for p in points if (p.kind, p.share) == place) == 1

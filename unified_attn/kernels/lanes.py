@@ -304,7 +304,7 @@ def inverse(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def log(typingctx: Any, value: Any) -> Any:
-    """Natural logarithm of normal numbers, within 2 units in the last place; of 0 it is -inf, inf and NaN stay.
+    """Natural logarithm of normal numbers, within 3 units in the last place; of 0 it is -inf, inf and NaN stay.
 
     x = m 2 ** n with m between sqrt(1/2) and sqrt(2). With s = (m - 1) / (m + 1), log m = 2 (s + s ** 3 / 3 + ...), and
     s ** 2 is below 0.03.
