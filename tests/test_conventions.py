@@ -492,6 +492,7 @@ print(" ".join(sums))
 """
 
 
+@pytest.mark.slow
 def test_csr_gives_the_same_bits_for_any_number_of_threads() -> None:
     seen = {fresh(BITS.format(threads=threads)) for threads in (1, 2, 5)}
     assert len(seen) == 1

@@ -155,11 +155,11 @@ growth(step, make(600), make({length}))
 @pytest.mark.parametrize(
     "mask",
     [
-        "Longformer(64, range(4))",
+        pytest.param("Longformer(64, range(4))", marks=pytest.mark.slow),
         pytest.param("BigBird(64, 1, 3, 3, seed=0)", marks=pytest.mark.slow),
         pytest.param("Dilated(64, 4)", marks=pytest.mark.slow),
         pytest.param("Documents(torch.arange(n) // 512)", marks=pytest.mark.slow),
-        pytest.param("GlobalTokens(range(8))", marks=pytest.mark.slow),
+        "GlobalTokens(range(8))",
     ],
 )
 def test_memory_of_a_list_is_linear_in_its_length(mask: str) -> None:

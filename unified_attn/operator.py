@@ -15,13 +15,13 @@ from unified_attn.backends import BACKENDS, Backend, choose, order, reasons_of
 from unified_attn.backends.base import normalise, row_max
 from unified_attn.backends.reference import dense_weights
 from unified_attn.backends.scatter import edge_weights
-from unified_attn.biases import Bias, NoBias
+from unified_attn.biases import Bias, Sum
 from unified_attn.biases.learned import Maker
 from unified_attn.masks import DenseMask, Full, Mask
 from unified_attn.problem import Problem, build
 from unified_attn.scores import Dot, Score
 
-_FULL, _NO_BIAS, _DOT = Full(), NoBias(), Dot()  # what is not given; made once
+_FULL, _NO_BIAS, _DOT = Full(), Sum(), Dot()  # what is not given; made once
 
 
 def attention(

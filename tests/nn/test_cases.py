@@ -530,6 +530,7 @@ os._exit(0)  # gloo's threads may wait for the interpreter while it waits for th
 """
 
 
+@pytest.mark.slow
 def test_distributed_training(tmp_path: Any) -> None:
     lines = fresh("import warnings; warnings.simplefilter('default')\n" + DISTRIBUTED.format(at=tmp_path / "at"))
     assert lines.split("\n")[:-1] == [f"{name} True" for name in ALL]

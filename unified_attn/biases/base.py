@@ -151,10 +151,6 @@ class Sum(Bias):
 class NoBias(Bias):
     """No pair is preferred: what ``bias=None`` means, for the place where an object is wanted."""
 
-    @property
-    def terms(self) -> tuple[Bias, ...]:
-        return ()
-
     def __repr__(self) -> str:
         return "NoBias()"
 
