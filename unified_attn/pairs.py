@@ -51,8 +51,26 @@ class Shape:
         return counted(self.num_keys, 0, self.device)
 
 
+class Positioned:
+    """What has a shape and perhaps positions that a caller gave, ``[1 | B, N]`` each; made only if somebody asks."""
+
+    shape: Shape
+    q_given: Tensor | None
+    k_given: Tensor | None
+
+    @property
+    def q_positions(self) -> Tensor:
+        """Of the queries, ``[1 | B, Nq]`` integers."""
+        return self.shape.q_positions if self.q_given is None else self.q_given
+
+    @property
+    def k_positions(self) -> Tensor:
+        """Of the keys, ``[1 | B, Nk]`` integers."""
+        return self.shape.k_positions if self.k_given is None else self.k_given
+
+
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(Positioned):
     """Index tensors that broadcast to all pairs under consideration.
 
     For a dense problem the pairs have shape ``[B, H, Nq, Nk]``, for a listed one ``[B, H, E]``; each index tensor has
@@ -69,16 +87,6 @@ class Pairs:
     q_given: Tensor | None
     k_given: Tensor | None
     pairs: Listed | None = None
-
-    @property
-    def q_positions(self) -> Tensor:
-        """``[1 | B, Nq]``."""
-        return self.shape.q_positions if self.q_given is None else self.q_given
-
-    @property
-    def k_positions(self) -> Tensor:
-        """``[1 | B, Nk]``."""
-        return self.shape.k_positions if self.k_given is None else self.k_given
 
     @property
     def is_dense(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unified_attn.dropout import keep
-from unified_attn.pairs import Pairs, Shape, check_integers, counted, describe, fit, fits
+from unified_attn.pairs import Pairs, Positioned, Shape, check_integers, counted, describe, fit, fits
 from unified_attn.rows import Rows
 from unified_attn.vectors import Vectors
 
@@ -164,7 +164,7 @@ def dropout(pairs: Pairs, p: float, seed: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Positioned):
     """A checked call: what a back end decides upon, and lowers in the form that it understands.
 
     Args:
@@ -196,16 +196,6 @@ class Problem:
     shape: Shape
     candidates: Candidates | None
     needs_lse: bool = True
-
-    @property
-    def q_positions(self) -> Tensor:
-        """``[1 | B, Nq]`` integers."""
-        return self.shape.q_positions if self.q_given is None else self.q_given
-
-    @property
-    def k_positions(self) -> Tensor:
-        """``[1 | B, Nk]`` integers."""
-        return self.shape.k_positions if self.k_given is None else self.k_given
 
     @property
     def band(self) -> Reach | None:

@@ -101,7 +101,8 @@ def _both(side: Side, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
     return run
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def seconds_of(run: Callable[[], object]) -> float:
+    """How long one run takes."""
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
@@ -115,8 +116,8 @@ def measure(case: Case, seconds: float) -> list[Row]:
     for direction, wrap in directions if case.trains else directions[:1]:
         sides = [wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)]
         sides += [] if case.floor is None else [case.floor]
-        once = sum(map(_seconds, sides))  # also warms up
-        times = [[_seconds(side) for side in sides] for _ in range(max(5, min(200, int(seconds / once))))]
+        once = sum(map(seconds_of, sides))  # also warms up
+        times = [[seconds_of(side) for side in sides] for _ in range(max(5, min(200, int(seconds / once))))]
         ours_s, peer_s, *floor_s = (statistics.median(column) for column in zip(*times, strict=True))
         low, _, high = statistics.quantiles([peer / own for own, peer, *_ in times], n=4)
         rows.append(

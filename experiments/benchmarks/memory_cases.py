@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.benchmarks.case import Size
+from experiments.benchmarks.sequence_cases import window_table, with_table
 from experiments.layers import layer
 from graphs.edges import without_loops
 from unified_attn import ALiBi, Documents, Graph, Window, attention
@@ -84,10 +84,7 @@ def windowed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def windowed_table(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same with a table of all pairs."""
-    past = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])
-    slopes = 2.0 ** -torch.arange(1.0, 9.0)
-    table = torch.where((past >= 0) & (past < 64), -past * slopes[:, None, None], -torch.inf)
-    return scaled_dot_product_attention(q, k, v, attn_mask=table)
+    return with_table(window_table(q.shape[2], 64, 2.0 ** -torch.arange(1.0, 9.0)))(q, k, v)
 
 
 def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -98,7 +95,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def packed_table(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same with a table of all pairs."""
     number = torch.arange(q.shape[2]) // 512
-    return scaled_dot_product_attention(q, k, v, attn_mask=number[:, None] == number)
+    return with_table(number[:, None] == number)(q, k, v)
 
 
 def layers(kind: str, name: str, size: Size) -> MemoryCase:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from jsonargparse import auto_cli
 from matplotlib import pyplot as plt
 
+from experiments.benchmarks.measure import seconds_of
 from experiments.environment import environment
 from experiments.training.figures import STYLE
 from unified_attn import BigBird, Documents, Mask, Window, attention, explain
@@ -78,16 +78,6 @@ KINDS: dict[str, Callable[[int], Iterator[Mask]]] = {
 }
 
 
-def timed(run: Callable[[], object], runs: int) -> list[float]:
-    """Seconds of each run."""
-    times = []
-    for _ in range(runs):
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return times
-
-
 def compare(kind: str, length: int, mask: Mask, skip: set[str], seconds: float) -> list[Point]:
     """Every back end that can run this, in turn; the first run of each is not counted."""
     generator = torch.Generator().manual_seed(0)
@@ -105,12 +95,12 @@ def compare(kind: str, length: int, mask: Mask, skip: set[str], seconds: float) 
             return torch.autograd.grad(out, leaves, out)
 
         runs[name] = run
-    first = {name: timed(run, 1)[0] for name, run in runs.items()}
+    first = {name: seconds_of(run) for name, run in runs.items()}
     rounds = max(3, min(30, int(seconds / max(sum(first.values()), 1e-9))))
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            times[name] += timed(run, 1)
+            times[name].append(seconds_of(run))
     return [
         Point(kind, length, share, name, statistics.median(own), name == found.backend) for name, own in times.items()
     ]
