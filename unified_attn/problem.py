@@ -214,9 +214,8 @@ class Problem(Positioned):
 
     @property
     def relative(self) -> bool:
-        """Whether what is hidden or added depends on the head and on the rows' distance j - i alone."""
-        terms = (term.relative or not term.adds for term in self.bias.terms)
-        return self.band is not None and self.shape.offset is not None and all(terms)
+        """Whether what is added depends on the head and on the rows' distance j - i alone."""
+        return self.shape.offset is not None and all(term.relative or not term.adds for term in self.bias.terms)
 
     @property
     def hides_nothing(self) -> bool:

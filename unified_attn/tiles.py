@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from unified_attn.pairs import Pairs, Shape
-from unified_attn.rows import Listed
+from unified_attn.pairs import Pairs
 
 if TYPE_CHECKING:
-    from unified_attn.masks.base import Reach
     from unified_attn.problem import Problem
 
 
@@ -82,12 +79,17 @@ class Strip:
         height: Queries a tile, M.
         keys: Keys of the first tile: a range, or, of a strip of one tile, any of them, ``[W]``.
         tiles: How many, T. Of more than one, keys are a range, and one table of additive values serves all.
+        kind: What there is beside the dot products: nothing in a ``"whole"`` tile; in a ``"causal"`` one each query
+            sees the keys up to its own, the first query the first key; else a ``"table"``.
+        number: Of its table: strips of one number share it.
     """
 
     first: int
     height: int
     keys: range | Tensor
     tiles: int = 1
+    kind: Literal["whole", "causal", "table"] = "table"
+    number: int = 0
 
     @property
     def rows(self) -> slice:
@@ -98,6 +100,17 @@ class Strip:
     def width(self) -> int:
         """W."""
         return len(self.keys)
+
+    def follows(self, other: Strip) -> bool:
+        """Whether it is another's tile, a height further on: both have one tile."""
+        if not isinstance(self.keys, range) or not isinstance(other.keys, range):
+            return False
+        shift = other.height
+        return (
+            (self.first, self.height, self.kind) == (other.first + shift, shift, other.kind)
+            and self.keys.start == other.keys.start + shift
+            and self.keys.stop == other.keys.stop + shift
+        )
 
     def tile(self, problem: Problem) -> Tile:
         """The pairs of the first tile."""
@@ -112,18 +125,16 @@ class Strip:
         )
 
     def queries(self, x: Tensor) -> Tensor:
-        """Of ``[B, H, Nq, ...]`` the part ``[B * T, H, M, ...]``."""
+        """Of ``[B, H, Nq, ...]`` the part ``[B * T, H, M, ...]``, a view if B or T is 1."""
         x = x[:, :, self.rows]
         return x if self.tiles == 1 else x.unflatten(2, (self.tiles, self.height)).transpose(1, 2).flatten(0, 1)
 
-    def write_queries(self, x: Tensor, part: Tensor) -> None:
-        """The other way round: ``part`` in the place of :meth:`queries`."""
-        if self.tiles > 1:
-            part = part.unflatten(0, (x.shape[0], self.tiles)).transpose(1, 2).flatten(2, 3)
-        x[:, :, self.rows] = part
+    def joined(self, part: Tensor) -> Tensor:
+        """The other way round, of one batch entry if T is not 1: a view ``[B, H, T * M, ...]``."""
+        return part if self.tiles == 1 else part.transpose(0, 1).flatten(1, 2)[None]
 
     def gather_keys(self, x: Tensor) -> Tensor:
-        """Of ``[B, H, Nk, D]`` the part ``[B * T, H, W, D]``: views where they can be."""
+        """Of ``[B, H, Nk, D]`` the part ``[B * T, H, W, D]``, a view if keys are a range and B or T is 1."""
         if not isinstance(self.keys, range):
             return x.index_select(2, self.keys)
         x = x[:, :, self.keys.start : self.keys.stop + (self.tiles - 1) * self.height]
@@ -143,98 +154,3 @@ class Strip:
                 piece = part[:, :, :, start : start + self.height]
                 place = x[:, :, self.keys.start + start :].unfold(2, piece.shape[3], self.height)
                 place[:, :, : self.tiles].mT.add_(piece)
-
-
-def strips(problem: Problem, *, merged: bool) -> list[Strip]:
-    """Tiles that hold every visible pair once, and no key that none of their queries sees.
-
-    A band of default positions has them in closed form. Else the mask's list of pairs names them, or if there is none
-    the rule is asked, block by block.
-
-    Args:
-        problem: The call.
-        merged: Whether equal tiles of a band may share one table of additive values.
-    """
-    band = problem.band
-    if band is None or problem.shape.offset is None:
-        found = _asked(problem) if problem.candidates is None else _listed(problem.candidates.list())
-        return list(found)
-    tiles = list(_banded(band, problem.shape))
-    return _merged(tiles, problem.shape) if merged else tiles
-
-
-HEIGHT = 128
-"""Queries a tile."""
-
-SIZE = 2**21
-"""Numbers of the keys of a strip, at most: so much memory is used beside inputs and outputs."""
-
-
-def _height(band: Reach) -> int:
-    """Low tiles for narrow windows, which would be mostly empty otherwise."""
-    left, right = band
-    if left is None or right is None:
-        return HEIGHT
-    return 32 if left + right < 48 else 64 if left + right < 128 else HEIGHT
-
-
-def _banded(band: Reach, shape: Shape) -> Iterator[Strip]:
-    left, right = band
-    offset = shape.offset or 0
-    height = _height(band)
-    for first in range(0, shape.num_queries, height):
-        end = min(first + height, shape.num_queries)
-        low = 0 if left is None else max(first + offset - left, 0)
-        high = shape.num_keys if right is None else min(end + offset + right, shape.num_keys)
-        if low < high:
-            yield Strip(first, end - first, range(low, high))
-
-
-def _merged(tiles: list[Strip], shape: Shape) -> list[Strip]:
-    """Neighbours that differ by a shift alone in one strip."""
-    found: list[Strip] = []
-    for tile in tiles:
-        last = found[-1] if found else None
-        if last is not None and isinstance(last.keys, range) and isinstance(tile.keys, range):
-            shift = last.tiles * last.height
-            size = (last.tiles + 1) * last.width * shape.batch * shape.num_heads * max(shape.head_dim, 1)
-            if (
-                tile.height == last.height
-                and last.rows.stop == tile.first
-                and tile.keys == range(last.keys.start + shift, last.keys.stop + shift)
-                and size <= SIZE
-            ):
-                found[-1] = Strip(last.first, last.height, last.keys, last.tiles + 1)
-                continue
-        found.append(tile)
-    return found
-
-
-def _listed(pairs: Listed) -> Iterator[Strip]:
-    width = max(pairs.num_keys, 1)
-    codes = torch.unique(pairs.query // HEIGHT * width + pairs.key)  # in order: block of queries, then key
-    blocks = -(-pairs.num_queries // HEIGHT)
-    ends = torch.searchsorted(codes, torch.arange(1, blocks + 1, device=codes.device) * width).tolist()
-    start = 0
-    for block, end in enumerate(ends):
-        if start < end:
-            first = block * HEIGHT
-            yield Strip(first, min(HEIGHT, pairs.num_queries - first), _range(codes[start:end] % width))
-        start = end
-
-
-def _asked(problem: Problem) -> Iterator[Strip]:
-    shape = problem.shape
-    for first in range(0, shape.num_queries, HEIGHT):
-        whole = Strip(first, min(HEIGHT, shape.num_queries - first), range(shape.num_keys))
-        seen = problem.mask.on(whole.tile(problem))
-        seen = seen[(None,) * (4 - seen.dim())].expand(-1, -1, -1, shape.num_keys)
-        keys = seen.flatten(0, 2).any(0).nonzero()[:, 0]
-        if keys.shape[0]:
-            yield Strip(first, whole.height, _range(keys))
-
-
-def _range(keys: Tensor) -> range | Tensor:
-    """Rising keys as a range if they are one: no copies then."""
-    low, high = int(keys[0]), int(keys[-1]) + 1
-    return range(low, high) if high - low == keys.shape[0] else keys

@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from experiments.benchmarks.measure import seconds_of
 from experiments.environment import environment
 from experiments.training.figures import STYLE
-from unified_attn import BigBird, Documents, Mask, Window, attention, explain
+from unified_attn import BigBird, Documents, Graph, Mask, Window, attention, explain
 
 BACKENDS = ("sdpa", "tiled", "csr", "scatter", "reference")
 COLORS = dict(zip(BACKENDS, ("tab:blue", "tab:green", "tab:red", "tab:purple", "tab:gray"), strict=True))
@@ -71,10 +71,20 @@ def blocks(length: int) -> Iterator[Mask]:
             yield BigBird(32, 0, 1, each, seed=0)
 
 
+def graphs(length: int) -> Iterator[Mask]:
+    """Random edges, without parallel ones."""
+    every = torch.randperm(length**2, generator=torch.Generator().manual_seed(0))
+    for share in (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0):
+        if length * share >= 0.5:
+            pairs = every[: round(share * length**2)]
+            yield Graph(torch.stack([pairs // length, pairs % length]), num_keys=length)
+
+
 KINDS: dict[str, Callable[[int], Iterator[Mask]]] = {
     "windows": windows,
     "documents": documents,
     "random blocks": blocks,
+    "graphs": graphs,
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import unified_attn.tiles
+import unified_attn.backends.tiled
+import unified_attn.strips
 from tests.cases.tools import fresh, gradients, inputs
 from tests.test_memory import PEAK, created, linux
 from unified_attn import (
@@ -18,6 +19,7 @@ from unified_attn import (
     Bias,
     Causal,
     DenseBias,
+    Documents,
     Full,
     Graph,
     Mask,
@@ -30,6 +32,7 @@ from unified_attn import (
     attention_with_lse,
     explain,
 )
+from unified_attn.pairs import Shape
 
 SIZES = [0, 1, 63, 113, 127, 128, 129]
 
@@ -74,6 +77,77 @@ def test_other_numbers_of_queries_than_keys(queries: int, keys: int, mask: Mask)
 
 def parity(size: int) -> Where:
     return Where(lambda b, h, i, j: (i + j + h) % 3 == 0)
+
+
+IDS = {
+    "equal documents": torch.arange(300) // 50,
+    "other documents": torch.bucketize(torch.arange(300), torch.tensor([40, 41, 160, 230]), right=True),
+    "falling ids": 5 - torch.arange(300) // 50,
+    "documents that come back": torch.arange(300) // 50 % 2,
+    "one each": torch.arange(300),
+    "one": torch.zeros(300, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
+@pytest.mark.parametrize("with_mask", [None, Causal(), Window(20, 10), Causal() & Window(70, 70)], ids=str)
+@pytest.mark.parametrize("bias", [None, ALiBi(2)], ids=str)
+@pytest.mark.parametrize("queries", [300, 130])
+def test_packed_documents(ids: Tensor, with_mask: Mask | None, bias: Bias | None, queries: int) -> None:
+    mask = Documents(ids) if with_mask is None else Documents(ids) & with_mask
+    same(*inputs(queries, 300), mask=mask, bias=bias)
+
+
+def test_documents_with_dropout_a_negative_scale_and_as_a_batch_of_one() -> None:
+    q, k, v = inputs(300)
+    mask = Documents(IDS["other documents"][None]) & Causal()
+    same(q, k, v, mask=mask, dropout_p=0.3)
+    same(q, k, v, mask=mask, scale=-0.5)
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, mask: Mask, bias: Bias | None = None) -> list[tuple[int, ...]]:
+    """Sizes ``[B * T, H, M, W]``, and whether there was a table, of each call of the kernel."""
+    seen = []
+
+    def flash(*x: Any) -> Any:
+        seen.append((*x[0].shape[:3], x[1].shape[2], int(x[3] is not None)))
+        return kernel(*x)
+
+    kernel = unified_attn.backends.tiled.flash
+    with monkeypatch.context() as patch:
+        patch.setattr(unified_attn.backends.tiled, "flash", flash)
+        attention(*inputs(300, batch=1), mask=mask, bias=bias, backend="tiled")
+    return seen
+
+
+def test_whole_documents_need_no_table_and_equal_ones_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal, other = (Documents(IDS[name]) for name in ("equal documents", "other documents"))
+    assert calls(monkeypatch, equal) == [(6, 2, 50, 50, 0)]
+    assert calls(monkeypatch, equal & Causal()) == [(6, 2, 50, 50, 0)]
+    assert calls(monkeypatch, other) == [*((1, 2, n, n, 0) for n in (40, 1, 119)), (2, 2, 70, 70, 0)]
+    assert all(table for *_, table in calls(monkeypatch, equal, ALiBi(2)))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(9, 9), (4, 9), (9, 4), (0, 3), (3, 0), (1, 1)])
+def test_spans_are_the_mask(queries: int, keys: int) -> None:
+    ids = torch.tensor([3, 3, 3, 0, 0, 7, 7, 7, 7])[:keys]
+    masks: list[Mask] = [Full(), Causal(), Window(2, 1), Window(None, 2), Window(0, None), Window(0, None) & Causal()]
+    if queries <= keys:
+        masks += [Documents(ids), Documents(ids) & Causal(), Documents(ids[None]) & Window(1, 1)]
+    for mask in masks:
+        shape = Shape(1, 1, 1, queries, keys, 1, 1, keys - queries, None, torch.device("cpu"))
+        spans = mask.spans(shape)
+        assert spans is not None
+        j = torch.arange(keys)
+        runs = (j >= spans.low[:, None]) & (j < spans.high[:, None])
+        table = [[cell == "#" for cell in row] for row in mask.draw(queries, keys).split("\n")][:queries]
+        assert runs.tolist() == (table if keys else [[]] * queries)
+        assert bool(((spans.low >= 0) & (spans.low <= spans.high) & (spans.high <= keys)).all())
+
+
+@pytest.mark.parametrize("mask", [Causal() | Window(0, 3), Padding(torch.ones(1, 9) > 0), ~Causal()], ids=str)
+def test_what_is_no_run_of_keys_says_so(mask: Mask) -> None:
+    assert mask.spans(Shape(1, 1, 1, 9, 9, 1, 1, 0, None, torch.device("cpu"))) is None
 
 
 MASKS: dict[str, Callable[[int], Mask]] = {
@@ -121,7 +195,7 @@ def test_tiles_of_a_band_share_the_table_of_a_relative_bias() -> None:
     bias.asked = 0
     bias.relative = False
     attention(q, k, v, mask=Window(10, 10), bias=bias, backend="tiled")
-    assert few <= 6 < 30 < bias.asked
+    assert few <= 6 < 8 < bias.asked
 
 
 def test_tables_are_cut_and_get_their_gradient_whole() -> None:
@@ -133,7 +207,7 @@ def test_tables_are_cut_and_get_their_gradient_whole() -> None:
 def test_small_strips_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = inputs(500)
     whole = attention(q, k, v, mask=Window(5, 5), backend="tiled")
-    monkeypatch.setattr(unified_attn.tiles, "SIZE", 1000)
+    monkeypatch.setattr(unified_attn.strips, "ROOM", 1000)
     torch.testing.assert_close(attention(q, k, v, mask=Window(5, 5), backend="tiled"), whole)
 
 

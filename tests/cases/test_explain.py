@@ -13,6 +13,7 @@ from unified_attn import (
     GAT,
     ALiBi,
     Causal,
+    Documents,
     Dot,
     EdgeBias,
     Full,
@@ -83,8 +84,8 @@ def test_the_rule_of_choice() -> None:
     for mask, backend, words in (
         (None, "sdpa", "the mask lists no pairs"),
         (Causal(), "sdpa", "the mask lists no pairs"),
-        (Window(1, 0), "csr", "the mask lists at most 25% of all pairs"),
-        (Window(3, 3), "sdpa", "the mask lists more than 25% of all pairs"),
+        (Window(1, 0), "csr", "the mask lists at most 33% of all pairs"),
+        (Window(3, 3), "sdpa", "the mask lists more than 33% of all pairs"),
         (complete(12, 12), "csr", "the mask holds a graph"),
         (complete(12, 12) & Causal(), "csr", "the mask holds a graph"),
     ):
@@ -93,10 +94,13 @@ def test_the_rule_of_choice() -> None:
         assert words in told.rule
     long = torch.zeros(1, 1, 1, 4).expand(1, 2, 4096, 4)
     for mask, bias, backend, words in (
-        (Window.causal(300), None, "tiled", "in a window of 128 keys or more"),
-        (Window.causal(100), None, "csr", "the mask lists at most 25% of all pairs,"),
+        (Window.causal(300), None, "tiled", "one run, of 64 or more on average"),
+        (Window.causal(50), None, "csr", "the mask lists at most 33% of all pairs,"),
+        (Documents(torch.arange(4096) // 100), None, "tiled", "one run, of 64 or more on average"),
+        (Documents(torch.arange(4096) % 50), None, "csr", "the mask lists at most 33% of all pairs,"),
         (Causal(), None, "sdpa", "the mask lists no pairs"),  # a flag: no table
-        (Causal(), ALiBi(2), "tiled", "a table of mask and bias would hold more than 16777216 numbers"),
+        (Window.causal(3000), None, "tiled", "one run, of 64 or more on average"),
+        (Causal(), ALiBi(2), "tiled", "one run, of 64 or more on average"),
         (None, ALiBi(2), "tiled", "a table of mask and bias would hold more than 16777216 numbers"),
         (Padding(torch.ones(1, 4096, dtype=torch.bool)), None, "sdpa", "the mask lists no pairs"),
     ):
@@ -123,7 +127,7 @@ def test_explain_computes_nothing() -> None:
     """The same: asking costs nothing, not even on inputs too large to run."""
     q = torch.zeros(1, 1, 1, 4).expand(1, 1, 300_000, 4)
     assert explain(q, q, q, mask=Causal()).backend == "sdpa"
-    assert explain(q, q, q, mask=Window(64, 0)).backend == "csr"
+    assert explain(q, q, q, mask=Window(31, 0)).backend == "csr"
 
 
 def test_edge_values_name_the_graph_they_lack() -> None:

@@ -1,15 +1,18 @@
 """Back ends by name, and the rule by which one is chosen: the first of an order that supports the problem.
 
 - Where the mask holds a graph: ``csr``, ``scatter``, ``reference``.
-- Where it lists at most a quarter of all pairs (a window with two sides, say): ``csr``, which reads just those pairs;
-  of a window of 128 keys or more ``tiled`` before it, which computes whole blocks.
+- Where the keys of a query are one run (windows, packed documents), 64 or more on average, of 512 queries or more, and
+  the dense kernel would need a table of what is hidden: ``tiled``, which computes blocks of such runs.
+- Where the mask lists at most a third of all pairs: ``csr``, which reads just those pairs.
 - Else the problem is dense: ``sdpa``; ``tiled`` before it where the table of mask and bias, which tiles never make,
   would hold more than 2^24 numbers.
 
-After these come, in either of the last two, the others in the order of this list. ``flex`` is never chosen.
+After these come the others that can run it, in the order of this list. ``flex`` is never chosen.
 """
 
 from __future__ import annotations
+
+import torch
 
 from unified_attn.backends.base import Backend
 from unified_attn.backends.csr import CSR
@@ -26,18 +29,21 @@ BACKENDS: dict[str, Backend] = {
 }
 """All back ends of the library by name."""
 
-SPARSE_SHARE = 0.25
+SPARSE_SHARE = 1 / 3
 """A list that holds a larger share of all pairs than this is computed densely."""
 
-WIDE = 128
-"""Keys a query from which on blocks of a band are computed faster than its pairs."""
+WIDE = 64
+"""Keys a query, on average and in one run, from which on blocks are computed faster than pairs."""
+
+MANY = 512
+"""Queries from which on that pays for handing blocks over one by one."""
 
 LARGE = 2**24
 """Numbers in a table of mask and bias (64 MiB of float32) from which on it is not made."""
 
 # Made here: a compiler formats no numbers.
 _NARROW = f"the mask lists at most {SPARSE_SHARE:.0%} of all pairs"
-_WIDE = f"{_NARROW}, in a window of {WIDE} keys or more"
+_WIDE = f"the keys of a query are one run, of {WIDE} or more on average"
 _DENSE = "the mask lists no pairs"
 _MOST = f"the mask lists more than {SPARSE_SHARE:.0%} of all pairs"
 _LARGE = f"a table of mask and bias would hold more than {LARGE} numbers"
@@ -64,21 +70,22 @@ def order(problem: Problem) -> tuple[list[str], str]:
     if problem.has_edges:
         return ["csr", "scatter", "reference"], "the mask holds a graph"
     shape, listed = problem.shape, problem.candidates is not None
-    every = shape.num_queries * shape.num_keys
+    every, table = shape.num_queries * shape.num_keys, needs_table(problem)
+    if table and not problem.hides_nothing and shape.num_queries >= MANY and _width(problem) >= WIDE:
+        return ["tiled", "csr", "scatter", "reference"] if listed else ["tiled", "sdpa", "reference"], _WIDE
     if listed and problem.num_pairs <= SPARSE_SHARE * every:
-        if _width(problem) >= WIDE:
-            return ["tiled", "csr", "scatter", "reference"], _WIDE
         return ["csr", "tiled", "scatter", "reference"], _NARROW
     rest = ["csr", "scatter", "reference"] if listed else ["reference"]
-    if needs_table(problem) and every * (shape.num_heads if problem.adds else 1) > LARGE:
+    if table and every * (shape.num_heads if problem.adds else 1) > LARGE:
         return ["tiled", "sdpa", *rest], _LARGE
     return ["sdpa", "tiled", *rest], _MOST if listed else _DENSE
 
 
 def _width(problem: Problem) -> int:
-    """Keys a query of a window; 0 if the mask is none."""
-    left, right = problem.band or (None, None)
-    return 0 if left is None or right is None else left + right + 1
+    """Keys a query on average where they are one run; 0 where they are not, or a compiler could not know."""
+    if torch.compiler.is_compiling() or problem.mask.spans(problem.shape) is None:
+        return 0
+    return round(problem.num_pairs / max(problem.shape.num_queries, 1))
 
 
 def reasons_of(backend: Backend, problem: Problem) -> tuple[str, ...]:

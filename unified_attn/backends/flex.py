@@ -12,7 +12,8 @@ from unified_attn.backends.tiled import is_tame
 from unified_attn.biases import Bias, DenseBias, NoBias
 from unified_attn.pairs import Pairs
 from unified_attn.problem import Problem, silence
-from unified_attn.tiles import Tile, strips
+from unified_attn.strips import Cut, strips
+from unified_attn.tiles import Tile
 
 
 class Flex(Backend):
@@ -72,7 +73,7 @@ def _cleaned(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         torch.zeros(shape.batch, shape.num_heads, size, dtype=torch.bool)
         for size in (shape.num_queries, shape.num_keys)
     )
-    for strip in strips(problem, merged=False):
+    for strip in strips(problem, Cut()):
         add = problem.added(strip.tile(problem))
         visible = torch.ones(1, 1, 1, 1, dtype=torch.bool) if add is None else add != -torch.inf
         visible = visible.expand(-1, -1, strip.height, strip.width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,16 +11,17 @@ from torch import Tensor
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.kernels.flash import flash
 from unified_attn.problem import Problem, dropout, silence
-from unified_attn.tiles import Strip, strips
+from unified_attn.strips import Cut, high_cut, low_cut, strips
+from unified_attn.tiles import Strip
 
 
 class Tiled(Backend):
     """Any rule mask and additive bias over dot products, at any length: no table of all pairs, forward or backward.
 
-    A window's or causal mask's tiles are known in closed form, and those that differ by a shift alone are computed
-    together. Masks and biases are asked tile by tile, again in the backward pass. No second derivative. Cost:
-    O(pairs in tiles x D) time, O(N D) memory; learned biases that are not relative add
-    O(pairs in tiles).
+    Where the keys of a query are one run (windows, causal masks, packed documents, and their meets), tiles are known
+    beforehand, and those that differ by a shift alone are computed together. Masks and biases are asked tile by tile,
+    again in the backward pass. No second derivative. Cost: O(pairs in tiles x D) time, O(N D) memory; learned biases
+    that are not relative add O(pairs in tiles).
     """
 
     def unsupported(self, problem: Problem) -> list[str]:
@@ -32,32 +33,33 @@ class Tiled(Backend):
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
         q, k, v = problem.turned()
         plan = Plan(problem)
-        learned = plan.learned_tables()
-        refuse_tangents(self.name, q, k, v, *learned)
-        out, lse = _Tiles.apply(plan, q, k, v, *learned)  # type: ignore[no-untyped-call]  # torch's own
+        refuse_tangents(self.name, q, k, v, *plan.learned)
+        out, lse = _Tiles.apply(plan, q, k, v, *plan.learned)  # type: ignore[no-untyped-call]  # torch's own
         return out, lse
 
 
-class Plan:
-    """The strips of a problem and their tables of additive values.
+class Strips:
+    """The strips of one pass over a problem, with their tables of additive values.
 
     Args:
         problem: The call.
+        cut: The size of tiles.
+        differentiates: Whether tables are made with gradients.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.shared = problem.relative and problem.dropout_p == 0.0
-        self.strips = strips(problem, merged=self.shared)
-        self.seed = problem.seed()
-        self.differentiates = torch.is_grad_enabled()  # asked here: inside of a Function it never is
-        # Strips of several tiles hold a table that depends on j - i alone: the same for all of them.
-        numbers: dict[object, int] = {}
-        keys = [(strip.height, strip.width) if strip.tiles > 1 else n for n, strip in enumerate(self.strips)]
-        self.numbers = [numbers.setdefault(key, len(numbers)) for key in keys]
+    def __init__(self, problem: Problem, cut: Cut, differentiates: bool) -> None:
+        self.problem, self.differentiates = problem, differentiates
+        self.strips = strips(problem, cut)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a strip has a table, and so may hide something."""
+        return any(strip.kind == "table" for strip in self.strips)
 
     def table(self, strip: Strip) -> Tensor | None:
         """What is added to the logits of a strip, ``[1 | B, 1 | Hq, M | 1, W | 1]``."""
+        if strip.kind != "table":
+            return None
         table = self.problem.added(strip.tile(self.problem))
         return table if table is None or strip.tiles == 1 else table[:1]  # relative: the same in every batch entry
 
@@ -65,29 +67,99 @@ class Plan:
         """One table a number, if they have gradients; else none: they are made where they are needed, and dropped."""
         if not (self.differentiates and self.strips and _learns(self.table(self.strips[0]))):
             return []
-        places = dict(zip(self.numbers, self.strips, strict=True))
+        places = {strip.number: strip for strip in reversed(self.strips)}
         tables = [self.table(places[number]) for number in range(len(places))]
         return [table for table in tables if table is not None]
 
-    def parts(self, learned: tuple[Tensor, ...]) -> Iterator[tuple[Strip, int, Tensor | None, Tensor | None]]:
-        """Each strip with its number, its table and its factors of dropout."""
+    def parts(self, learned: tuple[Tensor, ...], seed: Tensor | None) -> Iterator[Part]:
+        """Each strip, with its table and its factors of dropout; of several tiles one batch entry after the other."""
         made: tuple[int, Tensor | None] = (-1, None)
-        for number, strip in zip(self.numbers, self.strips, strict=True):
+        for strip in self.strips:
             if learned:
-                made = number, learned[number]
-            elif made[0] != number:
+                made = strip.number, learned[strip.number]
+            elif made[0] != strip.number:
                 with torch.set_grad_enabled(self.differentiates):
-                    made = number, self.table(strip)
+                    made = strip.number, self.table(strip)
                 if _learns(made[1]):
                     raise ValueError(
                         f"{self.problem.bias!r} has a gradient at some pairs and none at others: let what it captures "
                         f"take part at all of them, or use backend='reference'"
                     )
             factors = None
-            if self.seed is not None:
+            if seed is not None:
                 tile = strip.tile(self.problem)
-                factors = dropout(tile, self.problem.dropout_p, self.seed, self.problem.dtype).expand(tile.sizes)
-            yield strip, number, made[1], factors
+                factors = dropout(tile, self.problem.dropout_p, seed, self.problem.dtype).expand(tile.sizes)
+            # Views of one batch entry: tiles of several could not be told by strides, and would be copied.
+            entries = [slice(None)] if strip.tiles == 1 else [slice(b, b + 1) for b in range(self.problem.shape.batch)]
+            for entry in entries:
+                yield Part(strip, entry, made[1], factors)
+
+
+class Part(NamedTuple):
+    """What is computed in one call.
+
+    Args:
+        strip: Queries and keys.
+        entry: Of the batch.
+        table: Added to the logits, or None.
+        factors: Of the weights, or None.
+    """
+
+    strip: Strip
+    entry: slice
+    table: Tensor | None
+    factors: Tensor | None
+
+    def inputs(self, q: Tensor, k: Tensor, v: Tensor, tame: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Its q, k and v; rows that take part in no visible pair of it zeroed, unless they can do no harm."""
+        strip, table = self.strip, self.table
+        q, k, v = strip.queries(q[self.entry]), strip.gather_keys(k[self.entry]), strip.gather_keys(v[self.entry])
+        if tame or table is None:
+            return q, k, v
+        visible = (table != -torch.inf).expand(-1, -1, strip.height, strip.width)
+        return silence(q, k, v, visible.any(3), visible.any(2))
+
+
+class Plan:
+    """A problem as strips: low ones forward, higher ones backward, unless both passes share learned tables.
+
+    Args:
+        problem: The call.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.scale, self.seed = problem.scale, problem.seed()
+        differentiates = torch.is_grad_enabled()  # asked here: inside of a Function it never is
+        self.backward = Strips(problem, high_cut(problem), differentiates)
+        self.learned = self.backward.learned_tables()
+        self.forward = self.backward if self.learned else Strips(problem, low_cut(problem), differentiates)
+
+
+class _Results:
+    """Where the parts of output and log-sum-exp are put together, unless one part is all.
+
+    Args:
+        q: Queries, for their sizes.
+        v: Values.
+        strips: All strips of the pass.
+    """
+
+    def __init__(self, q: Tensor, v: Tensor, strips: Strips) -> None:
+        self.all_rows = slice(0, q.shape[2])
+        # The heads of a row side by side, as the kernel writes them.
+        self.out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+        self.lse = q.new_empty(q.shape[:3])
+        if sum(strip.tiles * strip.height for strip in strips.strips) < q.shape[2]:
+            self.out.zero_(), self.lse.fill_(-torch.inf)  # what no strip writes
+
+    def write(self, part: Part, out: Tensor, lse: Tensor) -> None:
+        """Takes what was computed of a part."""
+        rows = part.strip.rows
+        out, lse = part.strip.joined(out), part.strip.joined(lse)
+        if rows == self.all_rows and out.shape[0] == self.out.shape[0]:
+            self.out, self.lse = out, lse
+        else:
+            self.out[part.entry, :, rows], self.lse[part.entry, :, rows] = out, lse
 
 
 class _Tiles(torch.autograd.Function):
@@ -95,14 +167,13 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
-        out = q.new_zeros(*q.shape[:3], v.shape[3])
-        lse = q.new_full(q.shape[:3], -torch.inf)
-        tame = all(is_tame(x) for x in (q, k, v))
-        for strip, _, table, factors in plan.parts(learned):
-            inputs = _inputs(strip, q, k, v, table, tame)
-            part, part_lse = flash(*inputs, table, factors, plan.problem.scale, False, "tiled")
-            strip.write_queries(out, part)
-            strip.write_queries(lse, part_lse)
+        tame = not plan.forward.has_tables or all(is_tame(x) for x in (q, k, v))
+        results = _Results(q, v, plan.forward)
+        for part in plan.forward.parts(learned, plan.seed):
+            causal = part.strip.kind == "causal"
+            found = flash(*part.inputs(q, k, v, tame), part.table, part.factors, plan.scale, causal, "tiled")
+            results.write(part, *found)
+        out, lse = results.out, results.lse
         ctx.plan, ctx.tame = plan, tame
         ctx.save_for_backward(q, k, v, out, lse, *learned)
         ctx.set_materialize_grads(False)
@@ -117,38 +188,28 @@ class _Tiles(torch.autograd.Function):
         d_learned = [
             torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)
         ]
-        for strip, number, table, factors in ctx.plan.parts(tuple(learned)):
-            d_table = d_learned[number] if learned else None
+        for part in ctx.plan.backward.parts(tuple(learned), ctx.plan.seed):
+            strip, entry, table, factors = part
+            d_table = d_learned[strip.number] if learned else None
             found = torch.ops.unified_attn.flash_backward(
-                strip.queries(g_out),
-                None if g_lse is None else strip.queries(g_lse),
-                *_inputs(strip, q, k, v, table, ctx.tame),
-                strip.queries(out),
-                strip.queries(lse),
+                strip.queries(g_out[entry]),
+                None if g_lse is None else strip.queries(g_lse[entry]),
+                *part.inputs(q, k, v, ctx.tame),
+                strip.queries(out[entry]),
+                strip.queries(lse[entry]),
                 table,
                 factors,
-                ctx.plan.problem.scale,
-                False,
+                ctx.plan.scale,
+                strip.kind == "causal",
                 d_table is not None,
                 "tiled",
             )
-            strip.write_queries(d_q, found[0])
-            strip.add_keys(d_k, found[1])
-            strip.add_keys(d_v, found[2])
+            d_q[entry, :, strip.rows] = strip.joined(found[0])
+            strip.add_keys(d_k[entry], found[1])
+            strip.add_keys(d_v[entry], found[2])
             if d_table is not None:
                 d_table += found[3]
         return (None, d_q, d_k, d_v, *d_learned)
-
-
-def _inputs(
-    strip: Strip, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, tame: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of a strip; rows that take part in no visible pair of it zeroed, unless they can do no harm."""
-    q, k, v = strip.queries(q), strip.gather_keys(k), strip.gather_keys(v)
-    if tame or table is None:
-        return q, k, v
-    visible = (table != -torch.inf).expand(-1, -1, strip.height, strip.width)
-    return silence(q, k, v, visible.any(3), visible.any(2))
 
 
 def is_tame(x: Tensor) -> bool:

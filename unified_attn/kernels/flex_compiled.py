@@ -24,7 +24,7 @@ from unified_attn.pairs import Pairs, Shape
 from unified_attn.problem import Problem
 from unified_attn.rows import recent
 from unified_attn.scores import Score
-from unified_attn.tiles import strips
+from unified_attn.strips import Cut, strips
 
 BLOCK = 128
 """Queries and keys of a block."""
@@ -106,12 +106,12 @@ class Blocks:
         """
         sizes = (problem.shape.num_queries, problem.shape.num_keys)
         table = torch.zeros([max(-(-size // BLOCK), 2) for size in sizes], dtype=torch.bool, device=problem.q.device)
-        for strip in strips(problem, merged=False):
-            row, keys = table[strip.first // BLOCK], strip.keys
+        for strip in strips(problem, Cut()):
+            rows, keys = table[strip.rows.start // BLOCK : (strip.rows.stop - 1) // BLOCK + 1], strip.keys
             if isinstance(keys, range):
-                row[keys.start // BLOCK : (keys.stop - 1) // BLOCK + 1] = True
+                rows[:, keys.start // BLOCK : (keys.stop - 1) // BLOCK + 1] = True
             else:
-                row[keys // BLOCK] = True
+                rows[:, keys // BLOCK] = True
         index = table.int().argsort(dim=1, descending=True, stable=True).int()
         return cls(table.sum(1, dtype=torch.int32)[None, None], index[None, None])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,19 @@ class Candidates:
     def list(self) -> Listed:
         """The pairs as a list."""
         return self.pairs.list()
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Exactly the pairs of query i, a row of q, with the rows ``low[i]``, ..., ``high[i] - 1`` of k.
+
+    Args:
+        low: ``[Nq]`` int64, in 0..Nk.
+        high: ``[Nq]`` int64; ``low`` where there is none.
+    """
+
+    low: Tensor
+    high: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +135,14 @@ class Mask(nn.Module, ABC):
         """A superset of the allowed pairs in O(edges), or None if that is all pairs."""
         return band_candidates(self.band(), shape)
 
+    def spans(self, shape: Shape) -> Spans | None:
+        """The mask as one run of keys a query, the same in every batch entry and head, else None. Not compiled."""
+        band = self.band()
+        if band is None or shape.offset is None:
+            return None
+        left, right = (far if side is None else side for side, far in zip(band, _far(shape), strict=True))
+        return Spans(*Band(shape.num_queries, shape.num_keys, shape.offset, left, right, shape.device).ends())
+
     def prefix(self, shape: Shape) -> Prefix | None:
         """The mask as a limit on the right and whole queries and keys left out, if it is exactly that, else None."""
         band = self.band()
@@ -175,7 +196,7 @@ class Keeper(Mask):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[object, Listing] = {}
+        self._kept: dict[object, Any] = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._kept.clear()  # lists stay on the device where they were made
@@ -194,6 +215,12 @@ def band_candidates(band: Reach | None, shape: Shape) -> Candidates | None:
     if left is None or right is None:
         return None
     return Candidates(Band(shape.num_queries, shape.num_keys, shape.offset, left, right, shape.device))
+
+
+def _far(shape: Shape) -> tuple[int, int]:
+    """Keys on the left and right of a query that are all there are, where positions are the default ones."""
+    offset = shape.offset or 0
+    return max(offset + shape.num_queries, 0), max(shape.num_keys - offset, 0)
 
 
 class Compound(Mask):
@@ -280,6 +307,14 @@ class And(Compound):
             if option[0].pairs.num_pairs < best.pairs.num_pairs:
                 best, remaining = option
         return Candidates(best.pairs, _all([*([] if best.rest is None else [best.rest]), *remaining]))
+
+    def spans(self, shape: Shape) -> Spans | None:
+        found = [part.spans(shape) for part in self.parts]
+        runs = [spans for spans in found if spans is not None]
+        if len(runs) < len(found):
+            return None
+        low = torch.stack([spans.low for spans in runs]).amax(0)
+        return Spans(low, torch.maximum(torch.stack([spans.high for spans in runs]).amin(0), low))
 
     def prefix(self, shape: Shape) -> Prefix | None:
         both = Prefix()

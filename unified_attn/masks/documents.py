@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.masks.base import Candidates, Keeper
+from unified_attn.masks.base import Candidates, Keeper, Spans
 from unified_attn.pairs import Pairs, Shape, check_device, check_integers, describe, fits, hold
 from unified_attn.rows import Listing, list_runs, pairs_of_values, recent, union
 
@@ -126,6 +126,22 @@ class Documents(Keeper):
         key = (*sizes, shape.device)
         varies = self.ids.dim() == 2 and self.ids.shape[0] != 1
         return Candidates(recent(self._kept, key, lambda: self._listing(*sizes, varies)), self if varies else None)
+
+    def spans(self, shape: Shape) -> Spans | None:
+        if self.ids.dim() == 2 and self.ids.shape[0] != 1:
+            return None
+        sizes = (shape.num_queries, shape.num_keys)
+        return recent(self._kept, ("spans", *sizes), lambda: (self._spans(*sizes),))[0]
+
+    def _spans(self, num_queries: int, num_keys: int) -> Spans | None:
+        """From where the id changes to where it changes next; None if a document comes back."""
+        ids = self.ids.flatten()
+        _, document, lengths = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
+        if len(lengths) > len(torch.unique(ids)):
+            return None
+        ends = lengths.cumsum(0)
+        own = document[num_keys - num_queries :]
+        return Spans((ends - lengths)[own], ends[own])
 
     def _listing(self, num_queries: int, num_keys: int, varies: bool) -> Listing:
         """In a table of tokens sorted by document, the keys of a query are neighbours; one table a batch entry."""

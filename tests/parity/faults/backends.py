@@ -13,7 +13,6 @@ from torch import Tensor
 import unified_attn.backends.sdpa
 import unified_attn.backends.tiled
 import unified_attn.kernels.flash
-import unified_attn.tiles
 from tests.parity.cases import Choice
 from tests.parity.faults.tools import change, registry
 from unified_attn.problem import Problem
@@ -126,5 +125,5 @@ def empty_rows_with_the_lse_of_the_kernel(patch: Patch) -> None:
 
 def low_tiles(patch: Patch) -> None:
     """Tiles of three queries, so that small cases have several."""
-    patch.setattr(unified_attn.tiles, "HEIGHT", 3)
-    patch.setattr(unified_attn.tiles, "_height", lambda band: 3)
+    for cut in ("low_cut", "high_cut"):
+        change(patch, unified_attn.backends.tiled, cut, lambda made: lambda problem: replace(made(problem), height=3))
