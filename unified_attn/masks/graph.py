@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -146,6 +147,47 @@ class Graph(Mask):
             edge_mask: ``[E]`` or ``[E, Hq]`` bool, True = the edge stays.
         """
         return self & EdgeMask(edge_mask)
+
+    def reorder(self) -> tuple[Graph, Tensor]:
+        """The same graph with its nodes renumbered so that neighbours lie close to each other, and their order.
+
+        Where numbers say nothing of who is joined to whom (points of a mesh or a road map in random order), rows that
+        are read together come to lie together, in the cache. Graphs whose neighbourhoods spread over all nodes, as
+        citation and social networks', gain little. Edges keep their order, and so features of edges stay as they are.
+
+        Returns:
+            The graph, and ``[N]`` int64: its node n is node ``order[n]`` of this one. So ``x[order]`` are its rows, and
+            ``out[order.argsort()]`` puts results back.
+
+        Raises:
+            ValueError: If the graph was made without ``num_keys``, or joins two sets of nodes.
+            ModuleNotFoundError: If scipy is missing.
+
+        Cost: O(E log E), once, on the CPU.
+        Reference: reverse Cuthill-McKee, on the graph without directions: Cuthill and McKee, ACM 1969; George, 1971.
+
+        Example:
+            >>> ring = torch.tensor([[0, 3, 1, 4, 2], [3, 1, 4, 2, 0]])  # 0 -> 3 -> 1 -> 4 -> 2 -> 0
+            >>> graph, order = Graph(ring, num_keys=5).reorder()
+            >>> order[graph.edge_index].equal(ring)
+            True
+            >>> int((graph.edge_index[0] - graph.edge_index[1]).abs().max())
+            2
+        """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        if self.num_keys is None:
+            raise ValueError("the graph was made without num_keys; give it: nodes without edges are renumbered too")
+        if self.num_keys != self.num_queries:
+            raise ValueError(f"{self!r} joins two sets of nodes; reorder() renumbers one")
+        source, target = self.edge_index.cpu().numpy()
+        size = (self.num_keys, self.num_keys)
+        ends = np.concatenate([source, target]), np.concatenate([target, source])
+        both = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=size)
+        found = reverse_cuthill_mckee(both.tocsr(), symmetric_mode=True).astype(np.int64)  # a copy: it comes reversed
+        order = torch.from_numpy(found).to(self.edge_index.device)
+        return Graph(order.argsort()[self.edge_index.long()], num_keys=self.num_keys), order
 
     def check_unique(self) -> None:
         """Raises ValueError, naming the first, if some edge is there more than once."""
