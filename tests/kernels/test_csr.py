@@ -1,7 +1,9 @@
 """The fused CSR operator against a loop over rows in float64, and what it promises beside numbers."""
 
+import logging
 import math
 import multiprocessing
+import re
 import subprocess
 import sys
 import threading
@@ -11,9 +13,12 @@ import pytest
 import torch
 from torch.nn.functional import leaky_relu
 
+from unified_attn import Graph, attention
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
+from unified_attn.kernels import csr_forward, csr_passes
 from unified_attn.kernels.csr import csr_attention
+from unified_attn.kernels.csr_launch import Plans
 from unified_attn.vectors import Operands
 
 NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
@@ -711,7 +716,9 @@ def test_no_tensor_of_all_pairs_and_features():
     """Peak memory of forward and backward stays below one [E, H, D] tensor."""
     code = """
 import resource, torch
+from unified_attn.kernels import csr_forward, csr_passes
 from unified_attn.kernels.csr import csr_attention
+from unified_attn.kernels.csr_launch import Plans
 from tests.kernels.test_csr import pairs_of
 n, e, h, d = 2000, 400_000, 4, 32
 def call(n, e):
@@ -727,3 +734,16 @@ grown = call(n, e)
 assert grown < e * h * d * 4 / 4, grown
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_time_to_compile_is_logged_once(caplog, monkeypatch):
+    """A cache of kernels and one of launches stand before the compiler: both are empty here, as in a new process."""
+    csr_forward.make.cache_clear()
+    monkeypatch.setattr(csr_passes, "_plans", Plans())
+    x = torch.randn(1, 1, 3, 8)
+    graph = Graph(torch.tensor([[0, 1], [1, 2]]), num_keys=3)
+    with caplog.at_level(logging.INFO, logger="unified_attn"):
+        for _ in range(2):
+            attention(x, x, x, mask=graph, backend="csr")
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(r"forward kernel for heads of 8 and 8 floats: compiled, or loaded, in [0-9.]+ s", line)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +27,7 @@ _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, wher
 _AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
 _KEPT_PLANS = 128
 
+_log = logging.getLogger(__name__)
 _compiling = threading.Lock()
 _scratch = threading.local()
 
@@ -217,7 +220,12 @@ def find_kernel(which: str, call: Call) -> Callable[..., None]:
     features = feature_lanes([call.key_features, call.mixed_features])
     vectors = (*lanes(call.query.size(-1), bits), *lanes(call.values.size(-1), bits))
     with _compiling:
+        made, begin = module.make.cache_info().misses, time.perf_counter()
         kernel: Callable[..., None] = module.make(call.form, features, int(joint(call)), bits, *vectors)
+        if module.make.cache_info().misses > made:
+            seconds = time.perf_counter() - begin
+            sizes = call.query.size(-1), call.values.size(-1)
+            _log.info("%s kernel for heads of %d and %d floats: compiled, or loaded, in %.2f s", which, *sizes, seconds)
     return kernel
 
 
