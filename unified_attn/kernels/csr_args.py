@@ -86,6 +86,7 @@ _FIXED = (
     + ["counter", "tasks", "num_ranges", "blocks"]  # counter: the number of the next task, whoever takes it
     + ["indptr_b", "longest", "even"]  # longer rows are left out; blocks of equally many rows
     + ["lined"]  # q, k and att hold one number a head, all heads next to each other, a multiple of eight
+    + ["packed_scores", "packed_values"]  # q, k and theirs, v and theirs: such heads of eight float32; see csr_packed
     + ["pair_counter", "drop", "drop_from"]
     + ["ahead", "k_parts", "k_step", "k_lines", "v_parts", "v_step", "v_lines"]  # prefetch
     + [f"{name}_{letter}" for name, strides in _STRIDED.items() for letter in strides]

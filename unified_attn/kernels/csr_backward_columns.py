@@ -12,6 +12,7 @@ import numpy as np
 
 from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
+from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_stats, packed_sums
 from unified_attn.kernels.csr_pair import (
     DK_HEAD,
     DOT,
@@ -69,6 +70,8 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
     queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
     """
     stamp = STAMP
+    scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
+    values_of_eight = int(joint and not features and is_eight(bits, v_width, v_kind))
 
     @inlined
     def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
@@ -98,6 +101,13 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         plane = (CHUNK + 8) * side
         slopes, deltas, capped = scratch + plane, scratch + 2 * plane, scratch + 3 * plane  # slopes: <g, v>, then ds
         lined = joint and a.lined != 0 and not has_add and not has_kvec and not has_vvec and not features
+        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
+        packed_scores = packed and scores_of_eight and a.packed_scores != 0
+        packed = packed and (packed_scores or lined)
+        ones = scratch + 4 * plane
+        if values_of_eight:
+            for to in range(0, side, 8 * one):
+                store(ones + to, splat(like_e, real(like_e, 1.0)), 8)
         skip = has_add or has_drop
         indptr = a.indptr + b * a.indptr_b
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
@@ -129,11 +139,20 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                     touch(g_b + first_h * a.g_out_h + i * g_n, a.v_parts, a.v_step, a.v_lines)
                     prefetch(stats_b + first_h * a.stats_h + i * stats_n)
             for chunk in range(begin, end, CHUNK):
-                n = min(CHUNK, end - chunk)
+                n, pairs, k_j = min(CHUNK, end - chunk), col + 4 * chunk, a.k + b * a.k_b + j * a.k_n
                 if form != DOT and lined:
-                    pairs, k_j = col + 4 * chunk, a.k + b * a.k_b + j * a.k_n
                     lined_scores(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, scale, side)
-                for h in range(first_h, last_h):
+                if packed_scores:
+                    if form == DOT:
+                        packed_dots(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, scale, side)
+                    else:
+                        packed_sums(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, scale, side)
+                if packed:
+                    packed_stats(like_e, scratch, deltas, t_step, stats_b, stats_n, pairs, n, side)
+                    if need_dk:
+                        v_j = a.v + b * a.v_b + j * a.v_n
+                        packed_dots(like_e, slopes, t_step, v_j, g_b, g_n, pairs, n, real(like_e, 1.0), side)
+                for h in range(first_h, first_h if packed else last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                     deltas_h = deltas + (h - first_h) * h_step
@@ -246,11 +265,22 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             z_e = own + load(like_e, q_b + peek_int32(col + 4 * (chunk + t)) * q_n + to, 8)
                             acc_e = fma(load(like_e, slopes + t * t_step + to, 8), leaky_gain(z_e, slope), acc_e)
                         store(dk_j + to, fma(acc_e, load(like_e, a.att + to, 8), load(like_e, dk_j + to, 8)), 8)
+                fade_by = 0 if chunk == begin else ones
+                if form == DOT and packed_scores and need_dk:
+                    dk_j = a.dk + b * a.dk_b + j * a.dk_n
+                    packed_mix(like_e, dk_j, slopes, t_step, q_b, q_n, pairs, n, fade_by, 0, side)
+                if packed and need_dv:
+                    # Both are added to one tensor where keys are values.
+                    dv_j = a.dv + b * a.dv_b + j * a.dv_n
+                    fade_by = ones if a.dv == a.dk else fade_by
+                    packed_mix(like_e, dv_j, scratch, t_step, g_b, g_n, pairs, n, fade_by, 0, side)
+                    if form == DOT or lined:
+                        continue
                 for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                     g_h = g_b + h * a.g_out_h
-                    if need_dk and not (form != DOT and lined):
+                    if need_dk and not (form != DOT and lined) and not (form == DOT and packed_scores):
                         k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
                         q_h = q_b + h * a.q_h
                         kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
@@ -282,7 +312,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if form != DOT:
                                 acc = acc * load(like_q, att_h + at, left)
                             store(dk_j + at, load(like_q, dk_j + at, left) + acc, left)
-                    if need_dv:
+                    if need_dv and not packed:
                         dv_j = a.dv + b * a.dv_b + j * a.dv_n + peek_int64(table + 8 * DV_HEAD)
                         for c in range(block_count(like_v, value_size)):
                             at = c * block_width(like_v) * one

@@ -17,6 +17,7 @@ import numpy as np
 
 from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
+from unified_attn.kernels.csr_packed import is_eight, packed_deltas, packed_dots, packed_mix, packed_sums
 from unified_attn.kernels.csr_pair import (
     DKVEC_HEAD,
     DKWEIGHT_HEAD,
@@ -73,9 +74,11 @@ from unified_attn.kernels.lanes import (
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
     """The kernel ``(args, scratch)``, which takes tasks until none is left.
 
-    ``scratch`` is the address of three planes and 2 numbers a head.
+    ``scratch`` is the address of three planes and 3 numbers a head.
     """
     stamp = STAMP
+    scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
+    values_of_eight = int(joint and not features and is_eight(bits, v_width, v_kind))
 
     @inlined
     def task(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
@@ -109,10 +112,16 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
             t_step, h_step = side, one
         plane = (CHUNK + 8) * side
         slopes, capped = scratch + plane, scratch + 2 * plane  # slopes: <g, v>, then ds
-        # A number a head: lse (0 where nothing is visible), and delta.
+        # A number a head: lse (0 where nothing is visible), delta, and 1.
         lses = scratch + 3 * plane
         deltas = lses + side
+        ones = deltas + side
+        for to in range(0, side, 8 * one):
+            store(ones + to, splat(like_e, real(like_e, 1.0)), 8)
         lined = joint and a.lined != 0 and not has_add and not has_kvec and not need_dkvec
+        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
+        packed_scores = packed and scores_of_eight and a.packed_scores != 0
+        packed = packed and (packed_scores or lined)
         skip = has_add
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
         wanted = wanted or need_dkfeat or need_dkquery or need_dkweight or need_dvfeat
@@ -154,7 +163,12 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                         touch(k_ahead + j * k_n, a.k_parts, a.k_step, a.k_lines)
                         touch(v_ahead + j * v_n, a.v_parts, a.v_step, a.v_lines)
                 stats_i = a.stats + b * a.stats_b + i * a.stats_n
-                for h in range(first_h, last_h):
+                known = packed and a.lse_h == one and a.g_lse == 0
+                if known:
+                    out_i = a.out + b * a.out_b + i * a.out_n
+                    lse_i = a.lse + b * a.lse_b + i * a.lse_n
+                    packed_deltas(like_e, lses, deltas, stats_i, lse_i, g_i, out_i, side)
+                for h in range(first_h, first_h if known else last_h):
                     out_h = a.out + b * a.out_b + i * a.out_n + h * a.out_h
                     delta = dot(like_v, g_i + h * a.g_out_h, out_h, 0, value_size)
                     if features and a.g_mixed != 0:
@@ -170,11 +184,17 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                 if not wanted:
                     continue
                 for chunk in range(begin, end, CHUNK):
-                    n = min(CHUNK, end - chunk)
+                    n, pairs = min(CHUNK, end - chunk), col + 4 * chunk
                     if form != DOT and lined:
-                        pairs = col + 4 * chunk
                         lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
-                    for h in range(first_h, last_h):
+                    if packed:
+                        packed_dots(like_e, slopes, t_step, g_i, v_b, v_n, pairs, n, real(like_e, 1.0), side)
+                    if packed_scores:
+                        if form == DOT:
+                            packed_dots(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, scale, side)
+                        else:
+                            packed_sums(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
+                    for h in range(first_h, first_h if packed else last_h):
                         table = heads + h * (8 * HEAD_FIELDS)
                         weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                         g_h = g_i + h * a.g_out_h
@@ -253,7 +273,12 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 store(weights_h + at, w, 8)
                                 if not has_drop:
                                     store(slopes_h + at, w * (load(like_e, slopes_h + at, 8) - delta_e), 8)
-                    for h in range(first_h, last_h):
+                    # Then nothing is left to do head by head.
+                    alone = packed and (form == DOT or lined) and not has_drop
+                    if alone and scale != 1:
+                        for to in range(0, n * t_step, 8 * one):
+                            store(slopes + to, load(like_e, slopes + to, 8) * splat(like_e, scale), 8)
+                    for h in range(first_h, first_h if alone else last_h):
                         table = heads + h * (8 * HEAD_FIELDS)
                         weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                         q_h, g_h = q_i + h * a.q_h, g_i + h * a.g_out_h
@@ -323,7 +348,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                     store(to, load(like_f, to, left) + acc_u, left)
                         if not need_dq and not need_dkvec and not need_datt and not need_projected:
                             continue
-                        if form != DOT and lined and not features:
+                        if (form != DOT and lined and not features) or (form == DOT and packed_scores):
                             continue
                         dkvec_h = a.dkvec + block * a.dkvec_b + peek_int64(table + 8 * DKVEC_HEAD)
                         datt_h = a.datt + block * a.datt_b + h * a.datt_h
@@ -380,6 +405,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if need_datt:
                                 to = datt_h + at
                                 store(to, load(like_q, to, left) + acc_att, left)
+                    if form == DOT and packed_scores and need_dq:
+                        fade_by = 0 if chunk == begin else ones
+                        packed_mix(like_e, dq_i, slopes, t_step, k_b, k_n, pairs, n, fade_by, 0, side)
                     if form != DOT and lined and not features and (need_dq or need_datt):
                         for to in range(0, side, 8 * one):
                             own, att_c = load(like_e, q_i + to, 8), load(like_e, a.att + to, 8)

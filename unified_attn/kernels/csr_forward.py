@@ -12,6 +12,7 @@ import numpy as np
 
 from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_args import CHUNK
+from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_sums
 from unified_attn.kernels.csr_pair import (
     DOT,
     HEAD_FIELDS,
@@ -68,6 +69,8 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
     ``scratch`` is the address of one plane of scores and 4 numbers a head.
     """
     stamp = STAMP
+    scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
+    values_of_eight = int(joint and is_eight(bits, v_width, v_kind))
 
     @inlined
     def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
@@ -99,6 +102,8 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         tops = scratch + (CHUNK + 8) * side
         masses, fades, norms = tops + side, tops + 2 * side, tops + 3 * side
         lined = joint and a.lined != 0 and not has_add and not has_kvec
+        packed_scores = scores_of_eight and a.packed_scores != 0 and not has_add and not has_kvec and cap <= 0
+        packed_values = values_of_eight and a.packed_values != 0 and not has_add and not has_vvec
         indptr = a.indptr + b * a.indptr_b
         k_b, v_b = a.k + b * a.k_b, a.v + b * a.v_b
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
@@ -134,10 +139,15 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                     touch(v_ahead + j * v_n, a.v_parts, a.v_step, a.v_lines)
             for chunk in range(begin, end, CHUNK):
                 n = min(CHUNK, end - chunk)
-                first, last = chunk == begin, chunk + n == end
+                first, last, pairs = chunk == begin, chunk + n == end, col + 4 * chunk
                 # Scores. A hidden pair is left before its key is read.
                 if form != DOT and lined:
-                    lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, col + 4 * chunk, n, a.att, slope, scale, side)
+                    lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
+                elif packed_scores:
+                    if form == DOT:
+                        packed_dots(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, scale, side)
+                    else:
+                        packed_sums(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
                 else:
                     for h in range(first_h, last_h):
                         table = heads + h * (8 * HEAD_FIELDS)
@@ -209,7 +219,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                         if last:
                             store(norms + to, inverse(mass), 8)
                             store(tops + to, base + log(mass), 8)
-                    if last:
+                    if last and a.lse_h == one and (last_h - first_h) * one == side:
+                        for to in range(0, side, 8 * one):
+                            store(lse_i + to, load(like_e, tops + to, 8), 8)
+                    elif last:
                         for h in range(first_h, last_h):
                             poke(like_e, lse_i + h * a.lse_h, peek(like_e, tops + (h - first_h) * one))
                 else:
@@ -253,6 +266,11 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             poke(like_e, scores + t * t_step, w)
                 # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
                 skip = has_add or has_drop
+                if packed_values:
+                    fade_by, norm_by = 0 if first else fades, norms if last else 0
+                    packed_mix(like_e, out_i, scratch, t_step, v_b, v_n, pairs, n, fade_by, norm_by, side)
+                    if not features:
+                        continue
                 for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     scores = scratch + (h - first_h) * h_step
@@ -263,7 +281,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                         norm = peek(like_e, norms + (h - first_h) * one)
                     if not first:
                         fading = peek(like_e, fades + (h - first_h) * one)
-                    for c in range(block_count(like_v, value_size)):
+                    for c in range(0 if packed_values else block_count(like_v, value_size)):
                         at = c * block_width(like_v) * one
                         left = value_size - c * block_width(like_v)
                         acc = zero(like_v)

@@ -115,6 +115,8 @@ class Launch:
                 "num_ranges": len(tasks.ranges),
                 "blocks": tasks.blocks,
                 "lined": int(lined(call)),
+                "packed_scores": int(packed(call, operands, ("q", "k", "dq", "dk")) and dense(call.att)),
+                "packed_values": int(packed(call, operands, ("v", "out", "g_out", "dv")) and paired(operands)),
                 **entries,
                 "heads": self._table.ctypes.data,
             }
@@ -193,12 +195,14 @@ def lanes(size: int, bits: int) -> tuple[int, int]:
 
     if size == 1:
         return 1, ONE
+    if bits == 64:  # for checks more than for speed: the fewer kernels, the less is compiled
+        return 8, TAIL if size % 8 else MANY
     for width in (32, 16, 8):
         if size == width:
             return width, ONE
         if size > width and size % width == 0:
             return width, MANY
-    return (16, TAIL) if bits == 32 and size > 8 else (8, TAIL)
+    return (16, TAIL) if size > 8 else (8, TAIL)
 
 
 def feature_lanes(features: Iterable[Tensor | None]) -> int:
@@ -243,6 +247,28 @@ def lined(call: Call) -> bool:
         size == 1
         and heads % 8 == 0
         and all(x is not None and x.size(dim) == heads and x.stride(dim) == 1 for x, dim in parts)
+    )
+
+
+def paired(operands: dict[str, Tensor | None]) -> bool:
+    """Whether a node's statistics are (lse, delta) of one head after the other, or are not there."""
+    stats = operands.get("stats")
+    return stats is None or stats.stride(1) == 2
+
+
+def dense(tensor: Tensor | None) -> bool:
+    """Whether there are no gaps in it, or it is not there."""
+    return tensor is None or tensor.is_contiguous()
+
+
+def packed(call: Call, operands: dict[str, Tensor | None], names: tuple[str, ...]) -> bool:
+    """Whether each of these that is there holds heads of eight float32 next to each other, as ``csr_packed`` asks."""
+    heads = call.query.size(1)
+    parts = [x for x in map(operands.get, names) if x is not None]
+    return (
+        call.query.dtype == torch.float32
+        and heads % 8 == 0
+        and all(x.size(1) == heads and x.size(-1) == 8 and x.stride(1) == 8 for x in parts)
     )
 
 

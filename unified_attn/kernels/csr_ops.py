@@ -86,11 +86,10 @@ class _Facts(NamedTuple):
 
 def _results(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """Space for out, lse and mixed; mixed is ``[0]`` without value features."""
-    batch, heads, nodes, _ = call.query.shape
-    features = call.mixed_features
+    heads, features = call.query.shape[1], call.mixed_features
     return (
         empty_nodes(call.query, heads, call.values.shape[3]),
-        call.query.new_empty(batch, heads, nodes),
+        empty_nodes(call.query, heads, 1)[..., 0],
         call.query.new_empty(0) if features is None else empty_nodes(call.query, heads, features.shape[1]),
     )
 

@@ -40,7 +40,14 @@ K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, KWEIGHT_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD
 
 # Numba's disk cache looks at the file of a kernel, not at those of what it calls. As a constant inside each kernel,
 # this number makes any change of these a new cache entry.
-_CALLED = ("kernels/csr_args.py", "kernels/csr_pair.py", "kernels/lanes.py", "dropout.py", "_compiling.py")
+_CALLED = (
+    "kernels/csr_args.py",
+    "kernels/csr_packed.py",
+    "kernels/csr_pair.py",
+    "kernels/lanes.py",
+    "dropout.py",
+    "_compiling.py",
+)
 _PACKAGE = Path(__file__).parent.parent
 STAMP = int.from_bytes(
     hashlib.blake2b(b"".join((_PACKAGE / name).read_bytes() for name in _CALLED), digest_size=6).digest()
