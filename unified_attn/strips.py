@@ -98,10 +98,10 @@ def _of_spans(problem: Problem, spans: Spans, height: int) -> Iterator[Strip]:
     flag = bare and problem.scale > 0.0  # the kernel's own flag hides before it scales
     for begin, end in zip(begins, ends, strict=True):
         first, last = lows[begin], highs[end - 1]
-        if last <= first:
-            continue
         still = moves[begin] == moves[end - 1]
         whole = still and grows[begin] == grows[end - 1]
+        if whole and last <= first:
+            continue
         if whole and bare:
             yield Strip(begin, end - begin, range(first, last), kind="whole")
         elif still and flag and highs[begin] == first + 1 and other[begin] == other[end - 1]:

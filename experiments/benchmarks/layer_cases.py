@@ -41,7 +41,7 @@ def layer_cases(size: Size, inputs: int, *, compiled: bool = False, edge_dim: in
         ours, exact = convert(copy.deepcopy(theirs)), copy.deepcopy(theirs).double()
         peer = torch.compile(theirs) if compiled else theirs
         yield Case(
-            f"{name}{features}, {size}",
+            f"{name}, {inputs:,} inputs{features}, {size}",
             COMPILED if compiled else EAGER,
             (x, *edge_attr),
             side(ours, graph),
@@ -50,7 +50,7 @@ def layer_cases(size: Size, inputs: int, *, compiled: bool = False, edge_dim: in
         )
         if kind == "gatv2" and not compiled and edge_dim is None:
             yield Case(
-                f"{name}, new edges at every call, {size}",
+                f"{name}, {inputs:,} inputs, new edges at every call, {size}",
                 EAGER,
                 (x,),
                 Side(lambda x, made=ours: afresh(made, x, edges), tuple(ours.parameters())),

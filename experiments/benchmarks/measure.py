@@ -109,7 +109,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def measure(case: Case, seconds: float) -> list[Row]:
-    """Each direction of a case for about so many seconds, and at least 5 runs of each side, in turn."""
+    """Each direction of a case for about so many seconds, and at least 3 runs of each side, in turn."""
     ours_error, peer_error = verify(case)
     rows = []
     directions = [("forward", _forward), ("forward + backward", _both)]
@@ -117,7 +117,7 @@ def measure(case: Case, seconds: float) -> list[Row]:
         sides = [wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)]
         sides += [] if case.floor is None else [case.floor]
         once = sum(map(seconds_of, sides))  # also warms up
-        times = [[seconds_of(side) for side in sides] for _ in range(max(5, min(200, int(seconds / once))))]
+        times = [[seconds_of(side) for side in sides] for _ in range(max(3, min(200, int(seconds / once))))]
         ours_s, peer_s, *floor_s = (statistics.median(column) for column in zip(*times, strict=True))
         low, _, high = statistics.quantiles([peer / own for own, peer, *_ in times], n=4)
         rows.append(

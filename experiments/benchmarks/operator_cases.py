@@ -81,7 +81,7 @@ def uneven_cases(scale: int = 1) -> Iterator[Case]:
     Args:
         scale: Divides the numbers of nodes and edges of the large ones.
     """
-    nodes, edges = 100_000 // scale, 700_000 // scale
+    nodes, edges = 40_000 // scale, 280_000 // scale
     uniform = torch.randint(0, nodes, (2, edges), generator=torch.Generator().manual_seed(1))
     star = torch.stack([torch.arange(edges) % nodes, torch.zeros(edges, dtype=torch.int64)])
     many = torch.arange(1_000_000 // scale)
