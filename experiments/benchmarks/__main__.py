@@ -13,7 +13,7 @@ from experiments.benchmarks.report import markdown, write
 from experiments.environment import environment
 
 
-def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 2.0) -> None:
+def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 1.0) -> None:
     """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; within ten minutes.
 
     Args:
