@@ -24,7 +24,8 @@ from unified_attn import BigBird, Documents, Graph, Mask, Window, attention, exp
 BACKENDS = ("sdpa", "tiled", "csr", "scatter", "reference")
 COLORS = dict(zip(BACKENDS, ("tab:blue", "tab:green", "tab:red", "tab:purple", "tab:gray"), strict=True))
 HEADS, CHANNELS = 4, 64
-LONGEST = 4.0  # seconds: what took longer at a smaller density or size is left out
+MOST_EDGES = 2**22
+LONGEST = 1.5  # seconds: what took longer at a smaller density or size is left out
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def graphs(length: int) -> Iterator[Mask]:
     """Random edges, without parallel ones."""
     every = torch.randperm(length**2, generator=torch.Generator().manual_seed(0))
     for share in (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0):
-        if length * share >= 0.5:
+        if length * share >= 0.5 and share * length**2 <= MOST_EDGES:
             pairs = every[: round(share * length**2)]
             yield Graph(torch.stack([pairs // length, pairs % length]), num_keys=length)
 
@@ -97,8 +98,8 @@ def compare(kind: str, length: int, mask: Mask, skip: set[str], seconds: float) 
     share = share_of(mask, length)
     runs = {}
     for name in BACKENDS:
-        if found.reasons[name] or name in skip:
-            continue
+        if found.reasons[name] or name in skip or (name == "reference" and mask.graph is not None):
+            continue  # the reference takes each edge for a key: a table of nodes x edges
 
         def run(name: str = name) -> object:
             out = attention(q, k, v, mask=mask, backend=name)
