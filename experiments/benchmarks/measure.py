@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.benchmarks.case import Case, Side
 
-TOLERANCE = 1e-4
+TOLERANCE, PEER_TOLERANCE = 1e-4, 1e-3  # the peer adds 10^5 numbers up one by one where all point at one node
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,11 @@ def verify(case: Case) -> tuple[float, float]:
     ours, theirs = (
         error(results(side, case.inputs, torch.float32, case.trains), right) for side in (case.ours, case.theirs)
     )
-    if not (ours <= TOLERANCE and theirs <= TOLERANCE):
-        raise ArithmeticError(f"{case.name}: errors {ours:.1e} (ours) and {theirs:.1e} (peer) exceed {TOLERANCE:.0e}")
+    if not (ours <= TOLERANCE and theirs <= PEER_TOLERANCE):
+        raise ArithmeticError(
+            f"{case.name}: errors {ours:.1e} (ours) and {theirs:.1e} (peer) "
+            f"exceed {TOLERANCE:.0e} or {PEER_TOLERANCE:.0e}"
+        )
     return ours, theirs
 
 
