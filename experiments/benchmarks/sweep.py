@@ -15,7 +15,6 @@ import matplotlib as mpl
 import torch
 from jsonargparse import auto_cli
 from matplotlib import pyplot as plt
-from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.measure import seconds_of
 from experiments.environment import environment
@@ -143,7 +142,7 @@ def draw(points: list[Point], out: Path) -> None:
                     panel.loglog(x, y, ".-", color=COLORS[name], label=name)
                     chosen = [(a, b) for a, b, p in zip(x, y, own, strict=True) if p.default]
                     panel.loglog(*zip(*chosen, strict=True), "o", ms=9, mfc="none", mec="black") if chosen else None
-                panel.xaxis.set_minor_formatter(NullFormatter())
+                panel.set_xlim(0.007, 150)
                 panel.set_title(f"{kind}, {length:,} tokens", fontsize=9)
         for panel in axes[-1]:
             panel.set_xlabel("pairs allowed, %")
