@@ -164,7 +164,8 @@ growth(step, make(600), make({length}))
 )
 def test_memory_of_a_list_is_linear_in_its_length(mask: str) -> None:
     each = [int(fresh(PEAK + LISTS.format(mask=mask, length=n))) / n for n in (4096, 16384)]
-    assert each[1] < 1.5 * each[0]  # a table of all pairs would make it 4
+    # A table of all pairs would make it 4. Of one megabyte, 256 bytes a token, part is found in what was freed before.
+    assert each[1] < 1.5 * max(each[0], 400)
     assert each[1] < 16_000  # bytes a token; a bool a pair would be 16 384
 
 

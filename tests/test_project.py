@@ -20,7 +20,7 @@ LIBRARY = "unified_attn"
 # A part of the library imports from its own row and the rows above it, inside functions too; for types alone, from any.
 ROWS = [
     {"_autocast", "_compiling", "_counting_sort", "dropout"},
-    {"errors", "rows", "pairs", "vectors", "problem", "tiles"},
+    {"errors", "rows", "pairs", "vectors", "problem", "tiles", "strips"},
     {"masks", "biases", "scores"},
     {"kernels"},
     {"backends"},
