@@ -12,7 +12,9 @@ from torch import Tensor
 
 from experiments.benchmarks.case import Case, Side
 
-TOLERANCE, PEER_TOLERANCE = 1e-4, 1e-3  # the peer adds 10^5 numbers up one by one where all point at one node
+TOLERANCE, PEER_TOLERANCE = 1e-4, 1e-3
+"""Ours may be off by the first, or by 1.5 times as much as the peer, who may be off by the second: float32 itself is, where
+10^5 numbers are added one by one, or where 10^8 pass the kink of a LeakyReLU."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def error(found: list[Tensor], right: list[Tensor]) -> float:
     """Root of the mean squared error relative to that of the values: the worst of the output and of each gradient.
 
     Not the largest error: among 10^8 numbers some lie so close to the kink of a LeakyReLU that rounding turns their
-    slope, in whoever computes it in float32. One row of 10^5 that is wrong still shows.
+    slope. One row of 10^5 that is wrong still shows.
     """
 
     def size(x: Tensor) -> float:
@@ -86,7 +88,7 @@ def verify(case: Case) -> tuple[float, float]:
     ours, theirs = (
         error(results(side, case.inputs, torch.float32, case.trains), right) for side in (case.ours, case.theirs)
     )
-    if not (ours <= TOLERANCE and theirs <= PEER_TOLERANCE):
+    if not (ours <= max(TOLERANCE, 1.5 * theirs) and theirs <= PEER_TOLERANCE):
         raise ArithmeticError(
             f"{case.name}: errors {ours:.1e} (ours) and {theirs:.1e} (peer) "
             f"exceed {TOLERANCE:.0e} or {PEER_TOLERANCE:.0e}"
