@@ -13,8 +13,8 @@ from torch import Tensor
 from experiments.benchmarks.case import Case, Side
 
 TOLERANCE, PEER_TOLERANCE = 1e-4, 1e-3
-"""Ours may be off by the first, or by 1.5 times as much as the peer, who may be off by the second: float32 itself is, where
-10^5 numbers are added one by one, or where 10^8 pass the kink of a LeakyReLU."""
+"""Ours may be off by the first, or by 1.5 times as much as the peer, who may be off by the second: float32 itself is,
+where 10^5 numbers are added one by one, or where 10^8 pass the kink of a LeakyReLU."""
 
 
 @dataclass(frozen=True)
