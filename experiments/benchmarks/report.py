@@ -22,7 +22,9 @@ def markdown(rows: list[Row], where: dict[str, str]) -> str:
         cells += [f"{row.ours_ms:.3g}", f"{row.peer_ms:.3g}", passes, f"{row.error:.0e}", f"{row.peer_error:.0e}"]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *(f"- {name}: {value}" for name, value in where.items())]
-    lines += ["- float32; medians of runs in turn; errors by their root mean square, relative to that of the values, against float64"]
+    lines += [
+        "- float32; medians of runs in turn; errors against float64, root mean squares relative to those of the values"
+    ]
     lines += ["- passes: ours in times of MKL's sparse product with the adjacency, H x C wide, timed along", ""]
     return "\n".join(lines)
 
