@@ -110,7 +110,7 @@ def _of_spans(problem: Problem, spans: Spans, height: int) -> Iterator[Strip]:
             row = begin
             while row < end:
                 # Where an end stands still, no two tiles are alike: higher ones are fewer.
-                stop = min(row + max(height, HEIGHT), end)
+                stop = min(row + HEIGHT, end)
                 if lows[row] != lows[stop - 1] and highs[row] != highs[stop - 1]:
                     stop = min(row + height, end)
                 keys = range(min(lows[row:stop]), max(highs[row:stop]))

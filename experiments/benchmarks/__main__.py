@@ -14,7 +14,7 @@ from experiments.environment import environment
 
 
 def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 1.0) -> None:
-    """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; within ten minutes.
+    """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; some ten minutes.
 
     Args:
         quick: Small sizes, and half a second a row: within a minute.

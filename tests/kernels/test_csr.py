@@ -716,9 +716,7 @@ def test_no_tensor_of_all_pairs_and_features():
     """Peak memory of forward and backward stays below one [E, H, D] tensor."""
     code = """
 import resource, torch
-from unified_attn.kernels import csr_forward, csr_passes
 from unified_attn.kernels.csr import csr_attention
-from unified_attn.kernels.csr_launch import Plans
 from tests.kernels.test_csr import pairs_of
 n, e, h, d = 2000, 400_000, 4, 32
 def call(n, e):
