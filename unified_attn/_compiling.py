@@ -23,31 +23,29 @@ def inlined(function: Function) -> Function:
 
 def kernel(function: Function) -> Function:
     """Compile an entry point that runs without the interpreter lock, cached on disk where that is possible."""
-    return _compiled(function)
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        result: Function = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no directory that can be written to
+        result = numba.njit(**options)(function)
+    return result
 
 
-def of_integers(function: Function) -> Function:
-    """:func:`kernel` at once, for arguments that are all 64-bit integers, and by fewer passes of the optimiser.
+def of_integers(function: Function) -> Any:
+    """Compile a C function of 64-bit integers, with its ``address``; cached on disk where that is possible.
 
-    Such a kernel names its vectors itself, and what further passes would look for is not there; they take a third of
-    the time.
+    At once, and by fewer passes of the optimiser: such a kernel names its vectors itself, and what further passes would
+    look for is not there; they take a third of the time.
     """
-    count = function.__code__.co_argcount
+    signature = numba.void(*[numba.int64] * function.__code__.co_argcount)
     with global_compiler_lock:  # which is held while anything is compiled, so that nobody else sees the other level
         before, config.OPT = config.OPT, _FEW_PASSES
         try:
-            return _compiled(function, numba.void(*[numba.int64] * count))
+            return numba.cfunc(signature, cache=True, error_model="numpy")(function)
+        except RuntimeError:  # no directory that can be written to
+            return numba.cfunc(signature, error_model="numpy")(function)
         finally:
             config.OPT = before
 
 
 _FEW_PASSES = type(config.OPT)(1)
-
-
-def _compiled(function: Function, *signature: Any) -> Function:
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        result: Function = numba.njit(*signature, cache=True, **options)(function)
-    except RuntimeError:  # no directory that can be written to
-        result = numba.njit(*signature, **options)(function)
-    return result

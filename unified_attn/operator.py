@@ -139,19 +139,8 @@ def graph_attention(
     query = q.transpose(0, 1).unsqueeze(0)  # one view of what is one tensor
     key = query if k is q else k.transpose(0, 1).unsqueeze(0)
     value = query if v is q else key if v is k else v.transpose(0, 1).unsqueeze(0)
-    out = attention(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        score=score,
-        scale=scale,
-        dropout_p=dropout_p,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        backend=backend,
-    )
+    options = (mask, bias, score, scale, dropout_p, q_positions, k_positions, backend)
+    out, _ = _run(query, key, value, *options, needs_lse=False)
     return out.squeeze(0).transpose(0, 1)
 
 

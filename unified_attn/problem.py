@@ -280,7 +280,8 @@ class Problem(Positioned):
         """q, k and v in the dtype computed in, turned, and not cleaned."""
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
         for term in self.bias.terms:
-            q, k = term.turn(q, k, self.q_positions, self.k_positions)
+            if term.turns:
+                q, k = term.turn(q, k, self.q_positions, self.k_positions)
         return q, k, v
 
     def added(self, pairs: Pairs) -> Tensor | None:
@@ -301,7 +302,8 @@ class Problem(Positioned):
             q, k, v = (x.to(self.dtype) for x in (q, k, v))
         vectors: list[Vectors | None] = [None, None]
         for term in self.bias.terms:
-            q, k = term.turn(q, k, self.q_positions, self.k_positions)
+            if term.turns:
+                q, k = term.turn(q, k, self.q_positions, self.k_positions)
             for side, extra in enumerate(term.vectors_on(pairs, self.dtype)):
                 if extra is not None:
                     found = vectors[side]
@@ -325,14 +327,15 @@ class Problem(Positioned):
         """The bias with -inf where the mask or a term hides: the one carrier of both."""
         total: Tensor | None = None
         hidden: Tensor | None = None if mask is None or mask.band() == (None, None) else ~mask.on(pairs)
-        for term in self.bias.terms:
-            values = term.on(pairs)
-            if values is None:
-                continue
-            # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
-            lowest = values <= torch.finfo(values.dtype).min
-            values = values.to(self.dtype).masked_fill(lowest, 0.0)
-            hidden = lowest if hidden is None else hidden | lowest
+        # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
+        found = [values for term in self.bias.terms if (values := term.on(pairs)) is not None]
+        lowest = [values <= torch.finfo(values.dtype).min for values in found]
+        if len(found) == 1 and hidden is None:  # in one pass
+            total = found[0].to(self.dtype).masked_fill(lowest[0], -torch.inf)
+            found = []
+        for values, low in zip(found, lowest, strict=False):
+            values = values.to(self.dtype).masked_fill(low, 0.0)
+            hidden = low if hidden is None else hidden | low
             total = values if total is None else total + values
         if hidden is not None:
             if total is None:

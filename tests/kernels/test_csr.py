@@ -16,7 +16,7 @@ from torch.nn.functional import leaky_relu
 from unified_attn import Graph, attention
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
-from unified_attn.kernels import csr_forward, csr_passes
+from unified_attn.kernels import csr_forward, csr_ops
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.kernels.csr_launch import Plans
 from unified_attn.vectors import Operands
@@ -737,7 +737,7 @@ assert grown < e * h * d * 4 / 4, grown
 def test_the_time_to_compile_is_logged_once(caplog, monkeypatch):
     """A cache of kernels and one of launches stand before the compiler: both are empty here, as in a new process."""
     csr_forward.make.cache_clear()
-    monkeypatch.setattr(csr_passes, "_plans", Plans())
+    monkeypatch.setattr(csr_ops, "_facts", Plans())
     x = torch.randn(1, 1, 3, 8)
     graph = Graph(torch.tensor([[0, 1], [1, 2]]), num_keys=3)
     with caplog.at_level(logging.INFO, logger="unified_attn"):

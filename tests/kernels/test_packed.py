@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphs.generators import power_law
 from unified_attn import GAT, Dot, EdgeBias, GATv2, Graph, PairVectors, attention_with_lse, graph_attention
-from unified_attn.kernels import csr_launch, csr_passes
+from unified_attn.kernels import csr_launch, csr_ops
 
 NODES, EDGES = 40, 700  # rows from none to some hundred pairs: more than one chunk
 
@@ -81,7 +81,7 @@ def test_equal_to_one_head_after_the_other(name: str, monkeypatch: pytest.Monkey
     for patched, value in (("packed", lambda *_: False), ("_PIECE_WORK", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(csr_launch, patched, value)
-            patch.setattr(csr_passes, "_plans", csr_launch.Plans())
+            patch.setattr(csr_ops, "_facts", csr_launch.Plans())
             for a, b in zip(run(name, given, torch.float32, "csr", 0.0), eight, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -104,7 +104,7 @@ def test_where_heads_are_taken_together(layout: str, monkeypatch: pytest.MonkeyP
     packed = csr_launch.packed
     with monkeypatch.context() as patch:
         patch.setattr(csr_launch, "packed", lambda *x: seen.append(packed(*x)) or seen[-1])
-        patch.setattr(csr_passes, "_plans", csr_launch.Plans())
+        patch.setattr(csr_ops, "_facts", csr_launch.Plans())
         found = []
         for backend, dtype in (("csr", None), ("reference", torch.float64)):
             q, k, v = (change(given[name]) for name in "qkv")

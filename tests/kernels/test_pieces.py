@@ -7,7 +7,7 @@ import torch
 
 from tests.kernels.test_csr import gradients, operands, pairs_of, random_graph, run, stack
 from unified_attn import GATv2, Graph, graph_attention
-from unified_attn.kernels import csr_launch, csr_passes, csr_pieces
+from unified_attn.kernels import csr_launch, csr_ops, csr_pieces
 from unified_attn.kernels.csr_args import CHUNK
 
 EDGES = 1000
@@ -41,10 +41,13 @@ def test_equal_to_whole_rows(form, vectors, each):
         want = run(tensors, rows, **options, **more)
         want_grads = gradients(want, tensors)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(csr_launch, "_BLOCK_WORK", 1)  # rows of more than one chunk are cut, and no plan is kept
-            patch.setattr(csr_passes, "_plans", csr_launch.Plans())
+            patch.setattr(csr_launch, "_PIECE_WORK", 1)  # rows of more than one chunk are cut, and no plan is kept
+            patch.setattr(csr_ops, "_facts", csr_launch.Plans())
+            cuts = []
+            patch.setattr(csr_pieces, "cut", lambda *of, cut=csr_pieces.cut: cuts.append(of) or cut(*of))
             got = run(tensors, rows, **options, **more)
             got_grads = gradients(got, tensors)
+        assert len(cuts) == 3  # forward, rows, columns
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
         for name, expected in want_grads.items():

@@ -7,7 +7,7 @@ cut at a fixed number of nodes: the same bits for any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
 from typing import Any
 
 import torch
@@ -18,8 +18,6 @@ from unified_attn.kernels import threads
 from unified_attn.kernels.csr_call import dense_last
 from unified_attn.kernels.csr_launch import lanes
 from unified_attn.kernels.watched import watched
-
-_BLOCK = 2048  # nodes a task
 
 
 def contract(x: Tensor, att: Tensor) -> Tensor:
@@ -60,17 +58,6 @@ class _Contract(torch.autograd.Function):
         return _differentiate(ctx, *grads)
 
 
-def _run(run: Callable[[int, int, int, int], None], batch: int, nodes: int) -> None:
-    """Calls it with task, item of the batch, first node and the one after the last, for each block of nodes."""
-    blocks = -(-nodes // _BLOCK)
-
-    def task(number: int) -> None:
-        item, block = divmod(number, blocks)
-        run(number, item, block * _BLOCK, min((block + 1) * _BLOCK, nodes))
-
-    threads.each(task, batch * blocks)
-
-
 def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     batch, _, nodes, _ = x.shape
     return (
@@ -79,9 +66,26 @@ def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _lanes(x: Tensor) -> tuple[int, int, int]:
-    bits = 8 * x.element_size()
-    return (bits, *lanes(x.shape[3], bits))
+def _run(make: Any, x: Tensor, dx: Tensor | None, *sides: tuple[Tensor, Tensor, Tensor | None]) -> None:
+    """Runs a kernel over blocks of nodes; each side: att, its product or the gradient of it, and datt."""
+    from unified_attn.kernels.contract_numba import BLOCK
+
+    bits, (batch, heads, nodes, size) = 8 * x.element_size(), x.shape
+    blocks = -(-nodes // BLOCK)
+    args = [x.data_ptr(), *_bytes(x, 0, 2, 1), heads, size, nodes, blocks, *_place(dx)]
+    for att, product, datt in sides:
+        args += [att.data_ptr(), att.shape[0], *_place(product), *_place(datt)]
+    record = (ctypes.c_int64 * len(args))(*args)
+    threads.run(make(bits, *lanes(size, bits)).address, ctypes.addressof(record), batch * blocks)
+
+
+def _bytes(x: Tensor, *dims: int) -> list[int]:
+    return [x.stride(dim) * x.element_size() for dim in dims]
+
+
+def _place(x: Tensor | None) -> list[int]:
+    """Address and first stride."""
+    return [0, 0] if x is None else [x.data_ptr(), *_bytes(x, 0)]
 
 
 def _forward(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,37 +94,22 @@ def _forward(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     a, b = _results(x, first, second)
     if x.numel() == 0:
         return a.zero_(), b.zero_()
-    x, first, second = dense_last(x), first.contiguous(), second.contiguous()
-    kernel, item = make_forward(*_lanes(x)), x.element_size()
-
-    def run(task: int, place: int, start: int, stop: int) -> None:
-        at, a_at, b_at = (t.data_ptr() + place * t.stride(0) * item for t in (x, a, b))
-        sides = (first.data_ptr(), a_at, len(first), second.data_ptr(), b_at, len(second))
-        kernel(at, x.stride(2) * item, x.stride(1) * item, x.shape[1], x.shape[3], start, stop, *sides)
-
-    _run(run, x.shape[0], x.shape[2])
+    first, second = first.contiguous(), second.contiguous()
+    _run(make_forward, dense_last(x), None, (first, a, None), (second, b, None))
     return a, b
 
 
 def _backward(x: Tensor, first: Tensor, second: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from unified_attn.kernels.contract_numba import make_backward
+    from unified_attn.kernels.contract_numba import BLOCK, make_backward
 
     batch, heads, nodes, size = x.shape
     dx = x.new_empty(batch, nodes, heads, size)
-    blocks = batch * -(-nodes // _BLOCK)
+    blocks = batch * -(-nodes // BLOCK)
     sums = [x.new_zeros(blocks, *att.shape) for att in (first, second)]
     if x.numel() > 0:
-        x, first, second = dense_last(x), first.contiguous(), second.contiguous()
+        first, second = first.contiguous(), second.contiguous()
         g, h = (grad.transpose(1, 2).contiguous() for grad in (g, h))
-        kernel, item = make_backward(*_lanes(x)), x.element_size()
-
-        def run(task: int, place: int, start: int, stop: int) -> None:
-            at, g_at, h_at, dx_at = (t.data_ptr() + place * t.stride(0) * item for t in (x, g, h, dx))
-            sides = (first.data_ptr(), g_at, len(first), second.data_ptr(), h_at, len(second))
-            to = (dx_at, *(each.data_ptr() + task * each.stride(0) * item for each in sums))
-            kernel(at, x.stride(2) * item, x.stride(1) * item, heads, size, start, stop, *sides, *to)
-
-        _run(run, batch, nodes)
+        _run(make_backward, dense_last(x), dx, (first, g, sums[0]), (second, h, sums[1]))
     # numpy adds the partial sums in order
     a, b = (each[0] if blocks == 1 else torch.from_numpy(each.numpy().sum(0)) for each in sums)
     return dx.transpose(1, 2), a, b

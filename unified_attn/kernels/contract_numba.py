@@ -1,6 +1,6 @@
 """The loops of ``contract``. Needs numba.
 
-Addresses are bytes, and so are strides: ``x_n`` of a node of x, ``x_h`` of a head. All else is dense.
+Addresses are bytes, and so are strides. All but x is dense.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -10,68 +10,151 @@ from functools import lru_cache
 from typing import Any
 
 from unified_attn._compiling import inlined, of_integers
-from unified_attn.kernels.csr_pair import STAMP, add_scaled, dot
-from unified_attn.kernels.lanes import block_count, block_width, float_size, lanes, peek, poke, store, zero
+from unified_attn.kernels.csr_packed import eight_products, is_eight
+from unified_attn.kernels.csr_pair import STAMP, dot
+from unified_attn.kernels.lanes import (
+    block_count,
+    block_width,
+    float_size,
+    fma,
+    lanes,
+    load,
+    peek,
+    peek_int64,
+    poke,
+    real,
+    splat,
+    store,
+    zero,
+)
+
+BLOCK = 512
+"""Nodes a task."""
+
+# What kernels are told, 8 bytes each. Of x [B, KV_HEADS, NODES, SIZE]: address, strides, sizes, blocks of nodes an
+# item; dx and its stride. Then of either side, FIRST and SECOND: att [HEADS, SIZE]; the product [B, NODES, HEADS], or
+# its gradient, and its stride; datt [B * BLOCKS, HEADS, SIZE] and its stride.
+X, X_B, X_N, X_H, KV_HEADS, SIZE, NODES, BLOCKS, DX, DX_B = range(0, 10 * 8, 8)
+FIRST, SECOND = 10 * 8, 16 * 8
+ATT, HEADS, PRODUCT, PRODUCT_B, DATT, DATT_B = range(0, 6 * 8, 8)
 
 
 @inlined
-def products(like, x, x_h, kv_heads, size, att, out, heads):
+def word(args, place):
+    """One of these numbers."""
+    return peek_int64(args + place)
+
+
+@inlined
+def place(like, args, side, item, n):
+    """Where the products of one node are, or their gradients."""
+    return (
+        word(args, side + PRODUCT)
+        + item * word(args, side + PRODUCT_B)
+        + n * word(args, side + HEADS) * float_size(like)
+    )
+
+
+@inlined
+def products(like, args, side, x, out):
     """``out[h] = <x[h // group], att[h]>`` of one node."""
-    one = float_size(like)
-    group = max(heads // kv_heads, 1)
+    size, x_h, heads = word(args, SIZE), word(args, X_H), word(args, side + HEADS)
+    group = max(heads // word(args, KV_HEADS), 1)
     for h in range(heads):
-        poke(like, out + h * one, dot(like, x + (h // group) * x_h, att + h * size * one, 0, size))
+        att = word(args, side + ATT) + h * size * float_size(like)
+        poke(like, out + h * float_size(like), dot(like, x + (h // group) * x_h, att, 0, size))
 
 
 @inlined
-def add_gradients(like, x, x_h, kv_heads, size, att, grad, heads, dx, datt):
-    """Adds to one node's ``dx [kv_heads, size]`` and to ``datt [heads, size]``; x is not read where a gradient is 0."""
-    one = float_size(like)
-    group = max(heads // kv_heads, 1)
-    for h in range(heads):
-        slope = peek(like, grad + h * one)
-        if slope != 0:
-            add_scaled(like, dx + (h // group) * size * one, slope, att + h * size * one, size)
-            add_scaled(like, datt + h * size * one, slope, x + (h // group) * x_h, size)
+def packed_products(like, args, side, x, out):
+    """The same of heads of eight floats next to each other, as many in x as in att."""
+    for h in range(0, 4 * word(args, side + HEADS), 32):
+        store(out + h, eight_products(like, x + 8 * h, word(args, side + ATT) + 8 * h), 8)
+
+
+@inlined
+def slope_at(like, grad, heads, n, own, there):
+    """The gradient of one product; 0 where a side is not there."""
+    return peek(like, grad + (n * heads + own) * float_size(like)) if there else real(like, 0.0)
 
 
 @lru_cache(None)
 def make_forward(bits: int, width: int, kind: int) -> Any:
-    """The kernel: both products of the nodes ``start`` to ``stop - 1``."""
-    stamp = STAMP
+    """The kernel ``(args, scratch, number)``: both products of the nodes of one block."""
+    stamp, of_eight = STAMP, int(is_eight(bits, width, kind))
 
     @of_integers
-    def forward(x, x_n, x_h, kv_heads, size, start, stop, first, a, a_heads, second, b, b_heads):
+    def forward(args, scratch, number):
         like = lanes(bits, width, kind)
-        one = float_size(like)
-        if size + stamp < 0:
+        blocks, nodes = word(args, BLOCKS), word(args, NODES)
+        if nodes + stamp < 0:
             return
-        for n in range(start, stop):
-            products(like, x + n * x_n, x_h, kv_heads, size, first, a + n * a_heads * one, a_heads)
-            products(like, x + n * x_n, x_h, kv_heads, size, second, b + n * b_heads * one, b_heads)
+        item, block = number // blocks, number % blocks
+        heads, kv_heads = word(args, FIRST + HEADS), word(args, KV_HEADS)
+        packed = of_eight and heads % 8 == 0 and heads == kv_heads and word(args, X_H) == 32
+        packed = packed and (word(args, SECOND + HEADS) == heads or word(args, SECOND + HEADS) == 0)
+        for n in range(block * BLOCK, min((block + 1) * BLOCK, nodes)):
+            x = word(args, X) + item * word(args, X_B) + n * word(args, X_N)
+            first, second = place(like, args, FIRST, item, n), place(like, args, SECOND, item, n)
+            if of_eight and packed:
+                packed_products(like, args, FIRST, x, first)
+                packed_products(like, args, SECOND, x, second)
+            else:
+                products(like, args, FIRST, x, first)
+                products(like, args, SECOND, x, second)
 
     return forward
 
 
 @lru_cache(None)
 def make_backward(bits: int, width: int, kind: int) -> Any:
-    """The kernel: writes ``dx [N, kv_heads, size]`` of these nodes, adds to ``da`` and ``db``, both of this task."""
+    """The kernel ``(args, scratch, number)``: writes dx of the nodes of one block, and its own part of datt.
+
+    x is not read where a node's gradients are 0.
+    """
     stamp = STAMP
 
     @of_integers
-    def backward(x, x_n, x_h, kv_heads, size, start, stop, first, a, a_heads, second, b, b_heads, dx, da, db):
+    def backward(args, scratch, number):
         like = lanes(bits, width, kind)
-        one = float_size(like)
-        if size + stamp < 0:
+        one, size, kv_heads = float_size(like), word(args, SIZE), word(args, KV_HEADS)
+        blocks, nodes = word(args, BLOCKS), word(args, NODES)
+        if nodes + stamp < 0:
             return
-        for n in range(start, stop):
-            dx_n = dx + n * kv_heads * size * one
-            for h in range(kv_heads):
-                for c in range(block_count(like, size)):
-                    at = c * block_width(like)
-                    store(dx_n + (h * size + at) * one, zero(like), size - at)
-            x_at = x + n * x_n
-            add_gradients(like, x_at, x_h, kv_heads, size, first, a + n * a_heads * one, a_heads, dx_n, da)
-            add_gradients(like, x_at, x_h, kv_heads, size, second, b + n * b_heads * one, b_heads, dx_n, db)
+        item, block = number // blocks, number % blocks
+        begin, end = block * BLOCK, min((block + 1) * BLOCK, nodes)
+        x, x_n, dx = word(args, X) + item * word(args, X_B), word(args, X_N), word(args, DX) + item * word(args, DX_B)
+        a_heads, b_heads = word(args, FIRST + HEADS), word(args, SECOND + HEADS)
+        a_group, b_group = a_heads // kv_heads, b_heads // kv_heads
+        a_grad, b_grad = place(like, args, FIRST, item, 0), place(like, args, SECOND, item, 0)
+        a_sum = word(args, FIRST + DATT) + number * word(args, FIRST + DATT_B)
+        b_sum = word(args, SECOND + DATT) + number * word(args, SECOND + DATT_B)
+        for h in range(kv_heads):
+            for c in range(block_count(like, size)):
+                at = c * block_width(like) * one
+                left = size - c * block_width(like)
+                for g in range(max(a_group, b_group)):
+                    has_a, has_b, a_own, b_own = g < a_group, g < b_group, h * a_group + g, h * b_group + g
+                    a_at, b_at = a_own * size * one + at, b_own * size * one + at
+                    a, b, a_acc, b_acc = zero(like), zero(like), zero(like), zero(like)
+                    if has_a:
+                        a = load(like, word(args, FIRST + ATT) + a_at, left)
+                    if has_b:
+                        b = load(like, word(args, SECOND + ATT) + b_at, left)
+                    for n in range(begin, end):
+                        s = slope_at(like, a_grad, a_heads, n, a_own, has_a)
+                        t = slope_at(like, b_grad, b_heads, n, b_own, has_b)
+                        to = dx + (n * kv_heads + h) * size * one + at
+                        grad = fma(splat(like, s), a, splat(like, t) * b)
+                        if g > 0:
+                            grad = grad + load(like, to, left)
+                        store(to, grad, left)
+                        if s != 0 or t != 0:
+                            y = load(like, x + n * x_n + h * word(args, X_H) + at, left)
+                            a_acc, b_acc = fma(splat(like, s), y, a_acc), fma(splat(like, t), y, b_acc)
+                    if has_a:
+                        store(a_sum + a_at, a_acc, left)
+                    if has_b:
+                        store(b_sum + b_at, b_acc, left)
 
     return backward

@@ -83,8 +83,8 @@ NUMBERS = ["seed", "scale", "cap", "slope"]
 
 _FIXED = (
     ["heads", "num_heads", "rows", "keys", "score_size", "value_size", "kfeat_size", "vfeat_size"]  # heads: head_table
-    + ["counter", "tasks", "num_ranges", "blocks"]  # counter: the number of the next task, whoever takes it
-    + ["indptr_b", "longest", "even"]  # longer rows are left out; blocks of equally many rows
+    + ["num_ranges", "blocks"]
+    + ["indptr_b", "longest", "even", "left_out"]  # longer rows are left out, and counted; blocks of equally many rows
     + ["lined"]  # q, k and att hold one number a head, all heads next to each other, a multiple of eight
     + ["packed_scores", "packed_values"]  # q, k and theirs, v and theirs: such heads of eight float32; see csr_packed
     + ["pair_counter", "drop", "drop_from"]
@@ -97,11 +97,12 @@ ARGS = np.dtype(
     + [(name, np.float64) for name in [*NUMBERS[1:], "drop_gain"]]
     + [(name, np.int64) for name in _FIXED]
 )
+LEFT_OUT = ARGS.fields["left_out"][1]  # type: ignore[index]
+"""Where in the record kernels count the rows that they left out, in bytes."""
 _FRESH = struct.Struct(f"={len(ADDRESSES) + 1}q{len(NUMBERS) - 1}d")
 PLACES = {name: place for place, name in enumerate(ADDRESSES)}
-COUNTER = ARGS.fields["counter"][1]  # type: ignore[index]
-"""Where in the record the counter is, in bytes."""
 
+_COUNT = struct.Struct("=q")
 _Bytes = ctypes.c_char * ARGS.itemsize
 
 
@@ -134,3 +135,9 @@ def filled(fixed: bytes, addresses: Sequence[int], numbers: Sequence[int | float
     record = _Bytes.from_buffer_copy(fixed)
     _FRESH.pack_into(record, 0, *addresses, *numbers)
     return record
+
+
+def left_out(record: Any) -> int:
+    """How often a row was left out, once a kernel has run."""
+    count: int = _COUNT.unpack_from(record, LEFT_OUT)[0]
+    return count

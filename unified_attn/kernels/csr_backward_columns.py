@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, of_integers
-from unified_attn.kernels.csr_args import CHUNK
-from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_stats, packed_sums
+from unified_attn._compiling import of_integers
+from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
+from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_pulls, packed_stats, packed_sums
 from unified_attn.kernels.csr_pair import (
     DK_HEAD,
     DOT,
@@ -30,12 +30,12 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
-    next_task,
     projected,
     row_number,
     row_of_heads,
     summed,
     summed_projected,
+    task_of,
     touch,
     vector_row,
 )
@@ -58,13 +58,14 @@ from unified_attn.kernels.lanes import (
     record_at,
     splat,
     store,
+    take,
     zero,
 )
 
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch)``, which takes tasks until none is left; ``scratch``: four planes.
+    """The kernel ``(args, scratch, number)``, which does the task of that number; ``scratch``: four planes.
 
     In ``args``, indptr, col, edge and rows are those of the transpose, and the k and v parts to prefetch those of the
     queries and of the output's gradient. ``stats`` holds (lse, delta) of each query.
@@ -73,9 +74,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
     scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
     values_of_eight = int(joint and not features and is_eight(bits, v_width, v_kind))
 
-    @inlined
-    def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @of_integers
+    def backward_columns(args, scratch, number):  # type: ignore[no-untyped-def]
         a = record_at(args)
+        b, _last_b, first_h, last_h, block, blocks = task_of(args, number)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
@@ -119,6 +121,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         for j in range(lo, hi):
             begin, end = peek_int64(indptr + 8 * j), peek_int64(ends + 8 * j)
             if end - begin > a.longest:
+                take(args + LEFT_OUT)
                 continue
             for h in range(first_h, last_h):  # heads of one group clear the same key several times, which is harmless
                 table = heads + h * (8 * HEAD_FIELDS)
@@ -269,18 +272,20 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                 if form == DOT and packed_scores and need_dk:
                     dk_j = a.dk + b * a.dk_b + j * a.dk_n
                     packed_mix(like_e, dk_j, slopes, t_step, q_b, q_n, pairs, n, fade_by, 0, side)
+                if form != DOT and packed_scores and need_dk:
+                    k_j, dk_j = a.k + b * a.k_b + j * a.k_n, a.dk + b * a.dk_b + j * a.dk_n
+                    packed_pulls(like_e, dk_j, slopes, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, side)
                 if packed and need_dv:
                     # Both are added to one tensor where keys are values.
                     dv_j = a.dv + b * a.dv_b + j * a.dv_n
                     fade_by = ones if a.dv == a.dk else fade_by
                     packed_mix(like_e, dv_j, scratch, t_step, g_b, g_n, pairs, n, fade_by, 0, side)
-                    if form == DOT or lined:
-                        continue
+                    continue
                 for h in range(first_h, last_h):
                     table = heads + h * (8 * HEAD_FIELDS)
                     weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                     g_h = g_b + h * a.g_out_h
-                    if need_dk and not (form != DOT and lined) and not (form == DOT and packed_scores):
+                    if need_dk and not (form != DOT and lined) and not packed_scores:
                         k_j = a.k + b * a.k_b + j * a.k_n + peek_int64(table + 8 * K_HEAD)
                         q_h = q_b + h * a.q_h
                         kvec_h = a.kvec + peek_int64(table + 8 * KVEC_HEAD)
@@ -325,13 +330,5 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 i = peek_int32(col + 4 * (chunk + t))
                                 acc = fma(splat(like_v, w), load(like_v, g_h + i * g_n + at, left), acc)
                             store(dv_j + at, load(like_v, dv_j + at, left) + acc, left)
-
-    @of_integers
-    def backward_columns(args, scratch):  # type: ignore[no-untyped-def]
-        while True:
-            first_b, _last_b, first_h, last_h, block, blocks = next_task(args)
-            if block < 0:
-                return
-            task(args, scratch, first_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return backward_columns

@@ -15,9 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, of_integers
-from unified_attn.kernels.csr_args import CHUNK
-from unified_attn.kernels.csr_packed import is_eight, packed_deltas, packed_dots, packed_mix, packed_sums
+from unified_attn._compiling import of_integers
+from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
+from unified_attn.kernels.csr_packed import (
+    is_eight,
+    packed_att,
+    packed_deltas,
+    packed_dots,
+    packed_mix,
+    packed_pulls,
+    packed_sums,
+)
 from unified_attn.kernels.csr_pair import (
     DKVEC_HEAD,
     DKWEIGHT_HEAD,
@@ -38,12 +46,12 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
-    next_task,
     projected,
     row_number,
     row_of_heads,
     summed,
     summed_projected,
+    task_of,
     touch,
     vector_row,
 )
@@ -66,13 +74,14 @@ from unified_attn.kernels.lanes import (
     record_at,
     splat,
     store,
+    take,
     zero,
 )
 
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch)``, which takes tasks until none is left.
+    """The kernel ``(args, scratch, number)``, which does the task of that number.
 
     ``scratch`` is the address of three planes and 3 numbers a head.
     """
@@ -80,9 +89,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
     scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
     values_of_eight = int(joint and not features and is_eight(bits, v_width, v_kind))
 
-    @inlined
-    def task(args, scratch, first_b, last_b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @of_integers
+    def backward_rows(args, scratch, number):  # type: ignore[no-untyped-def]
         a = record_at(args)
+        first_b, last_b, first_h, last_h, block, blocks = task_of(args, number)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
@@ -138,6 +148,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
             for i in range(lo, hi):
                 begin, end = peek_int64(indptr + 8 * i), peek_int64(ends + 8 * i)
                 if end - begin > a.longest:
+                    take(args + LEFT_OUT)
                     continue
                 q_i = a.q + b * a.q_b + i * a.q_n
                 dq_i = a.dq + b * a.dq_b + i * a.dq_n
@@ -274,7 +285,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 if not has_drop:
                                     store(slopes_h + at, w * (load(like_e, slopes_h + at, 8) - delta_e), 8)
                     # Then nothing is left to do head by head.
-                    alone = packed and (form == DOT or lined) and not has_drop
+                    alone = packed and not has_drop
                     if alone and scale != 1:
                         for to in range(0, n * t_step, 8 * one):
                             store(slopes + to, load(like_e, slopes + to, 8) * splat(like_e, scale), 8)
@@ -348,7 +359,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                     store(to, load(like_f, to, left) + acc_u, left)
                         if not need_dq and not need_dkvec and not need_datt and not need_projected:
                             continue
-                        if (form != DOT and lined and not features) or (form == DOT and packed_scores):
+                        if (form != DOT and lined and not features) or packed_scores:
                             continue
                         dkvec_h = a.dkvec + block * a.dkvec_b + peek_int64(table + 8 * DKVEC_HEAD)
                         datt_h = a.datt + block * a.datt_b + h * a.datt_h
@@ -408,6 +419,11 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                     if form == DOT and packed_scores and need_dq:
                         fade_by = 0 if chunk == begin else ones
                         packed_mix(like_e, dq_i, slopes, t_step, k_b, k_n, pairs, n, fade_by, 0, side)
+                    if form != DOT and packed_scores and need_dq:
+                        packed_pulls(like_e, dq_i, slopes, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, side)
+                    if form != DOT and packed_scores and need_datt:
+                        datt_b = a.datt + block * a.datt_b
+                        packed_att(like_e, datt_b, slopes, t_step, q_i, k_b, k_n, pairs, n, slope, side)
                     if form != DOT and lined and not features and (need_dq or need_datt):
                         for to in range(0, side, 8 * one):
                             own, att_c = load(like_e, q_i + to, 8), load(like_e, a.att + to, 8)
@@ -422,13 +438,5 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if need_datt:
                                 datt_b = a.datt + block * a.datt_b + to
                                 store(datt_b, load(like_e, datt_b, 8) + acc_att_e, 8)
-
-    @of_integers
-    def backward_rows(args, scratch):  # type: ignore[no-untyped-def]
-        while True:
-            first_b, last_b, first_h, last_h, block, blocks = next_task(args)
-            if block < 0:
-                return
-            task(args, scratch, first_b, last_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return backward_rows

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unified_attn._compiling import inlined, of_integers
-from unified_attn.kernels.csr_args import CHUNK
+from unified_attn._compiling import of_integers
+from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
 from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_sums
 from unified_attn.kernels.csr_pair import (
     DOT,
@@ -28,11 +28,11 @@ from unified_attn.kernels.csr_pair import (
     kept,
     last_of,
     lined_scores,
-    next_task,
     row_number,
     row_of_heads,
     summed,
     summed_projected,
+    task_of,
     touch,
     vector_row,
 )
@@ -57,6 +57,7 @@ from unified_attn.kernels.lanes import (
     record_at,
     splat,
     store,
+    take,
     total,
     zero,
 )
@@ -64,7 +65,7 @@ from unified_attn.kernels.lanes import (
 
 @lru_cache(None)
 def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: int, v_width: int, v_kind: int) -> Any:
-    """The kernel ``(args, scratch)`` for one form and pair of layouts, which takes tasks until none is left.
+    """The kernel ``(args, scratch, number)`` for one form and pair of layouts, which does the task of that number.
 
     ``scratch`` is the address of one plane of scores and 4 numbers a head.
     """
@@ -72,9 +73,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
     scores_of_eight = int(joint and not features and is_eight(bits, q_width, q_kind))
     values_of_eight = int(joint and is_eight(bits, v_width, v_kind))
 
-    @inlined
-    def task(args, scratch, b, first_h, last_h, block, blocks):  # type: ignore[no-untyped-def]
+    @of_integers
+    def forward(args, scratch, number):  # type: ignore[no-untyped-def]
         a = record_at(args)
+        b, _last_b, first_h, last_h, block, blocks = task_of(args, number)
         like_q = lanes(bits, q_width, q_kind)
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
@@ -115,6 +117,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         for i in range(lo, hi):
             begin, end = peek_int64(indptr + 8 * i), peek_int64(ends + 8 * i)
             if end - begin > a.longest:
+                take(args + LEFT_OUT)
                 continue
             q_i = a.q + b * a.q_b + i * a.q_n
             out_i = a.out + b * a.out_b + i * a.out_n
@@ -326,13 +329,5 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if not first:
                                 acc = fma(splat(like_f, fading), load(like_f, target, left), acc)
                             store(target, acc * splat(like_f, norm), left)
-
-    @of_integers
-    def forward(args, scratch):  # type: ignore[no-untyped-def]
-        while True:
-            first_b, _last_b, first_h, last_h, block, blocks = next_task(args)
-            if block < 0:
-                return
-            task(args, scratch, first_b, first_h, last_h, block, blocks)  # type: ignore[no-untyped-call]
 
     return forward

@@ -16,7 +16,17 @@ from torch import Tensor
 
 from unified_attn.dropout import DRAW_BITS, threshold
 from unified_attn.kernels import threads
-from unified_attn.kernels.csr_args import ADDRESSES, CHUNK, HEADS, JOINT_HEADS, PLACES, filled, fixed, scratch_floats
+from unified_attn.kernels.csr_args import (
+    ADDRESSES,
+    CHUNK,
+    HEADS,
+    JOINT_HEADS,
+    PLACES,
+    filled,
+    fixed,
+    left_out,
+    scratch_floats,
+)
 from unified_attn.kernels.csr_call import Call, all_strides
 
 _BLOCK_WORK = 2**18  # floats read per task: near a quarter of a millisecond, far more than handing it over takes
@@ -29,7 +39,6 @@ _KEPT_PLANS = 128
 
 _log = logging.getLogger(__name__)
 _compiling = threading.Lock()
-_scratch = threading.local()
 
 Plan = TypeVar("Plan")
 
@@ -99,7 +108,7 @@ class Launch:
         self._table = head_table(call.query.size(1), heads)  # kept, since the record holds its address
         self._groups = [torch.tensor(group, dtype=torch.int64) for group in tasks.batches]
         self._ranges = torch.tensor(tasks.ranges, dtype=torch.int64)
-        count = len(tasks.batches[0]) * len(tasks.ranges) * tasks.blocks
+        self._tasks = len(tasks.batches[0]) * len(tasks.ranges) * tasks.blocks
         features = {"kfeat_size": call.key_features, "vfeat_size": call.mixed_features}
         self._fixed = fixed(
             {
@@ -111,7 +120,6 @@ class Launch:
                 "score_size": call.query.size(3),
                 "value_size": call.values.size(3),
                 "longest": 2**62,
-                "tasks": count,
                 "num_ranges": len(tasks.ranges),
                 "blocks": tasks.blocks,
                 "lined": int(lined(call)),
@@ -124,37 +132,33 @@ class Launch:
         self._kernel = find_kernel(which, call)
         self._scratch_bytes = 8 * scratch_floats(call.query.size(1))
         work = call.query.size(0) * call.pairs * call.query.size(1) * call.pair_size
-        self._helpers = count - 1 if work > _INLINE_WORK else 0
+        self._alone = work <= _INLINE_WORK
 
-    def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...]) -> None:
-        """Run it over these operands, which must be laid out as those that it was made for."""
+    def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...]) -> bool:
+        """Run it over these operands, which must be laid out as those that it was made for.
+
+        Returns:
+            Whether there were longer rows than it takes.
+        """
         addresses = [0] * len(ADDRESSES)
         for name, place in self._names:
             addresses[place] = operands[name].data_ptr()
         indptr, ends = PLACES["indptr"], PLACES["ends"]
         addresses[ends] = addresses[ends] or addresses[indptr] + 8
         addresses[PLACES["ranges"]] = self._ranges.data_ptr()
-        kernel, size = self._kernel, self._scratch_bytes
+        longer = False
         for group in self._groups:
             addresses[PLACES["batches"]] = group.data_ptr()
             record = filled(self._fixed, addresses, numbers)
-
-            def work(keep: Any = record, args: int = ctypes.addressof(record)) -> None:
-                kernel(args, scratch(size))
-
-            threads.together(work, self._helpers)
-
-
-def scratch(size: int) -> int:
-    """The address of so many bytes that belong to the calling thread."""
-    kept: np.ndarray[Any, Any] | None
-    address: int
-    kept, address = getattr(_scratch, "kept", (None, 0))
-    if kept is None or kept.size < size:
-        kept = np.empty(size, dtype=np.uint8)
-        address = kept.ctypes.data
-        _scratch.kept = (kept, address)
-    return address
+            threads.run(
+                self._kernel,
+                ctypes.addressof(record),
+                self._tasks,
+                scratch_bytes=self._scratch_bytes,
+                alone=self._alone,
+            )
+            longer |= left_out(record) > 0
+        return longer
 
 
 def node_major(like: Tensor) -> bool:
@@ -215,8 +219,8 @@ def feature_lanes(features: Iterable[Tensor | None]) -> int:
     return TAIL if any(size % 8 for size in sizes) else MANY
 
 
-def find_kernel(which: str, call: Call) -> Callable[..., None]:
-    """A compiled kernel, by module name."""
+def find_kernel(which: str, call: Call) -> int:
+    """The address of a compiled kernel, by module name."""
     from unified_attn.kernels import csr_backward_columns, csr_backward_rows, csr_forward
 
     module: Any = {"forward": csr_forward, "rows": csr_backward_rows, "columns": csr_backward_columns}[which]
@@ -225,12 +229,12 @@ def find_kernel(which: str, call: Call) -> Callable[..., None]:
     vectors = (*lanes(call.query.size(-1), bits), *lanes(call.values.size(-1), bits))
     with _compiling:
         made, begin = module.make.cache_info().misses, time.perf_counter()
-        kernel: Callable[..., None] = module.make(call.form, features, int(joint(call)), bits, *vectors)
+        address: int = module.make(call.form, features, int(joint(call)), bits, *vectors).address
         if module.make.cache_info().misses > made:
             seconds = time.perf_counter() - begin
             sizes = call.query.size(-1), call.values.size(-1)
             _log.info("%s kernel for heads of %d and %d floats: compiled, or loaded, in %.2f s", which, *sizes, seconds)
-    return kernel
+    return address
 
 
 def joint(call: Call) -> bool:

@@ -7,7 +7,8 @@ so that results are equal bit for bit in every run and for any number of threads
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +16,13 @@ from torch import Tensor
 from unified_attn.errors import refuse_second_derivative
 from unified_attn.kernels import csr_passes, csr_pieces
 from unified_attn.kernels.csr_call import GRADIENTS, SCHEMA, TENSORS, Call, layout_of
-from unified_attn.kernels.csr_launch import empty_nodes, longest_row, zeros_add
-from unified_attn.kernels.csr_passes import Grads, Saved
+from unified_attn.kernels.csr_launch import Plans, empty_nodes, longest_row, zeros_add
+from unified_attn.kernels.csr_passes import Grads, Launches, Saved
 from unified_attn.kernels.watched import watched
 
 _NODES = ("query", "key", "value", "key_query")
+_FIRST_KEPT = Call._fields.index("indptr")
+"""From here on a call's fields are the library's own."""
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,60 +31,76 @@ def attend(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     if watched(call.query):
         results = torch.ops.unified_attn.csr_forward(*call)
     elif torch.is_grad_enabled():
-        results = _Attend.apply(*call)
+        results = _Attend.apply(call[_FIRST_KEPT:], *call[:_FIRST_KEPT])
     else:
-        results = _forward(call)
+        results = _forward(call, facts_of(call))
     return results
 
 
 class _Attend(torch.autograd.Function):
-    """What the operators do, called directly."""
+    """What the operators do, called directly; what no user can reach (rows, options) goes along in one piece."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        results = _forward(Call(*inputs))
-        _save(ctx, inputs, results)
+    def forward(ctx: Any, kept: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        call = Call(*inputs, *kept)
+        ctx.facts, ctx.kept = facts_of(call), kept
+        results = _forward(call, ctx.facts)
+        ctx.save_for_backward(*results, *inputs)
+        ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _differentiate(ctx, *grads)
+        saved = ctx.saved_tensors
+        call, needs = Call(*saved[3:], *ctx.kept), ctx.needs_input_grad[1:]
+        return (None, *_gradients(grads, saved[:3], call, ctx.facts, needs), *[None] * (_FIRST_KEPT - len(GRADIENTS)))
 
 
-class _Facts(NamedTuple):
-    """Of a layout that was checked.
+class Facts:
+    """What follows from a layout alone, worked out once: for a small problem that is most of the time.
 
     Args:
+        call: A call of that layout, which is checked.
+
+    Attributes:
         readable: Whether kernels can read it as it is.
         empty: Whether there is nothing to compute.
         longest: Rows of more pairs are cut into pieces of as many.
-        layouts: Size and strides of out, lse and mixed.
+        launches: Kernels that were made for it.
+
+    Raises:
+        ValueError: If sizes do not fit.
+        TypeError: If dtypes do not.
     """
 
-    readable: bool
-    empty: bool
-    longest: int
-    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-
-    @classmethod
-    def of(cls, call: Call) -> _Facts:
-        """Checks a call.
-
-        Raises:
-            ValueError: If sizes do not fit.
-            TypeError: If dtypes do not.
-        """
+    def __init__(self, call: Call) -> None:
         call.check()
         batch, heads, nodes, _ = call.query.shape
-        empty = batch == 0 or heads == 0 or nodes == 0 or call.key.size(2) == 0
-        longest = 0 if empty else longest_row(csr_passes.cut_heads(call)[1])
-        layouts = tuple((tuple(x.shape), x.stride()) for x in _results(call))
-        return cls(call.readable() is call, empty, longest, layouts)
+        self.readable = call.readable() is call
+        self.empty = batch == 0 or heads == 0 or nodes == 0 or call.key.size(2) == 0
+        self.longest = 0 if self.empty else longest_row(csr_passes.cut_heads(call)[1])
+        self.launches: Launches = {}
+        self._results = tuple((tuple(x.shape), x.stride()) for x in _results(call))
+        self._backward = Plans()
 
     def results(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Space for them."""
-        out, lse, mixed = self.layouts
+        """Space for out, lse and mixed."""
+        out, lse, mixed = self._results
         return like.new_empty_strided(*out), like.new_empty_strided(*lse), like.new_empty_strided(*mixed)
+
+    def launches_of(self, backward: object) -> Launches:
+        """Those of a backward pass with this layout and these gradients."""
+        made: Launches = self._backward.find(backward, dict)
+        return made
+
+
+_facts = Plans()
+
+
+def facts_of(call: Call) -> Facts:
+    """Those of a call's layout."""
+    found: Facts = _facts.find(call.layout, lambda: Facts(call))
+    return found
 
 
 def _results(call: Call) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,42 +113,40 @@ def _results(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _forward(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    layout = call.layout
-    facts = csr_passes.kept("facts", layout, lambda: _Facts.of(call))
+def _forward(call: Call, facts: Facts) -> tuple[Tensor, Tensor, Tensor]:
     if not facts.readable:
-        return _forward(call.readable())
+        call = call.readable()
+        return _forward(call, facts_of(call))
     call.check_codes()
     out, lse, mixed = results = facts.results(call.query)
     if facts.empty:
         return out.zero_(), lse.fill_(-torch.inf), mixed.zero_()
     rows = csr_passes.all_rows(call.indptr, call.col, call.edge, facts.longest)
-    csr_passes.forward(call, rows, *results, layout)
-    for pieces in csr_pieces.cut(call.indptr, call.col, call.edge, facts.longest):
-        csr_pieces.forward(call, pieces, *results)
+    if csr_passes.forward(call, rows, *results, facts.launches):
+        for pieces in csr_pieces.cut(call.indptr, call.col, call.edge, facts.longest):
+            csr_pieces.forward(call, pieces, *results)
     return results
 
 
-def _backward(call: Call, results: tuple[Any, ...], names: tuple[str, ...]) -> Grads:
+def _backward(call: Call, facts: Facts, results: tuple[Any, ...], names: tuple[str, ...]) -> Grads:
     """Gradients of the inputs named; ``results``: their gradients, and they."""
-    layout = call.layout
-    facts = csr_passes.kept("facts", layout, lambda: _Facts.of(call))
     if not facts.readable:
-        return _backward(call.readable(), results, names)
+        call = call.readable()
+        return _backward(call, facts_of(call), results, names)
     grad = {name: _empty_grad(call, name) for name in names}
     if facts.empty:
         return {name: x.zero_() for name, x in grad.items()}
     saved = Saved.of(call, *results)
-    layout = (layout, layout_of(saved), names)
+    launches = facts.launches_of((layout_of(saved), names))
     rows = csr_passes.all_rows(call.indptr, call.col, call.edge, facts.longest)
-    csr_passes.backward_rows(call, rows, saved, grad, layout)
-    for pieces in csr_pieces.cut(call.indptr, call.col, call.edge, facts.longest):
-        csr_pieces.backward_rows(call, pieces, saved, grad)
+    if csr_passes.backward_rows(call, rows, saved, grad, launches):
+        for pieces in csr_pieces.cut(call.indptr, call.col, call.edge, facts.longest):
+            csr_pieces.backward_rows(call, pieces, saved, grad)
     if "key" in grad or "value" in grad:
         columns = csr_passes.all_rows(call.t_indptr, call.t_row, call.t_edge, facts.longest)
-        csr_passes.backward_columns(call, columns, saved, grad, layout)
-        for pieces in csr_pieces.cut(call.t_indptr, call.t_row, call.t_edge, facts.longest):
-            csr_pieces.backward_columns(call, pieces, saved, grad)
+        if csr_passes.backward_columns(call, columns, saved, grad, launches):
+            for pieces in csr_pieces.cut(call.t_indptr, call.t_row, call.t_edge, facts.longest):
+                csr_pieces.backward_columns(call, pieces, saved, grad)
     return grad
 
 
@@ -149,7 +166,8 @@ def _empty_grad(call: Call, name: str) -> Tensor:
 )
 def csr_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Output, lse and ``mixed [B, Hq, Nq, F]``, the sums of value features; the transpose is for the gradient alone."""
-    return _forward(Call(*inputs))
+    call = Call(*inputs)
+    return _forward(call, facts_of(call))
 
 
 @csr_forward.register_fake
@@ -169,7 +187,7 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
 def csr_backward(*inputs: Any) -> tuple[Tensor, ...]:
     """Gradients of the first inputs of :class:`Call`, up to att; empty where not needed."""
     results, call, names = _split(inputs)
-    grad = _backward(call, results, names)
+    grad = _backward(call, facts_of(call), results, names)
     return tuple(grad[name] if name in grad else call.query.new_empty(0) for name in GRADIENTS)
 
 
@@ -192,23 +210,33 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(
-    ctx: Any, g_out: Tensor | None, g_lse: Tensor | None, g_mixed: Tensor | None
-) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
+    call = Call(*saved[3:], *ctx.options)
+    found = _gradients(grads, saved[:3], call, None, ctx.needs_input_grad)
+    return (*found, *[None] * (len(Call._fields) - len(GRADIENTS)))
+
+
+def _gradients(
+    grads: tuple[Tensor | None, ...],
+    results: tuple[Tensor, ...],
+    call: Call,
+    facts: Facts | None,
+    needs: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """Those of the inputs that can have one, None where ``needs`` says no."""
+    g_out, g_lse, g_mixed = grads
     if g_out is None:
-        g_out = torch.zeros_like(saved[0])
-    needs = [bool(need) for need in ctx.needs_input_grad[: len(GRADIENTS)]]
-    inputs = (g_out, g_lse, g_mixed, *saved, *ctx.options, needs)
-    grad: dict[str, Tensor]
+        g_out = torch.zeros_like(results[0])
+    around = (g_out, g_lse, g_mixed, *results)
+    wanted = [bool(need) for need in needs[: len(GRADIENTS)]]
     # A graph of the backward pass holds the operator, which refuses to be differentiated.
     if torch.is_grad_enabled() or watched(g_out):
-        found = torch.ops.unified_attn.csr_backward(*inputs)
-        grad = {name: x for name, x, need in zip(GRADIENTS, found, needs, strict=True) if need}
-    else:
-        results, call, names = _split(inputs)
-        grad = _backward(call, results, names)
-    return (*(grad.get(name) for name in GRADIENTS), *[None] * (len(Call._fields) - len(GRADIENTS)))
+        found = torch.ops.unified_attn.csr_backward(*around, *call, wanted)
+        return [x if need else None for x, need in zip(found, wanted, strict=True)]
+    names = tuple(itertools.compress(GRADIENTS, wanted))
+    grad = _backward(call, facts_of(call) if facts is None else facts, around, names)
+    return [grad.get(name) for name in GRADIENTS]
 
 
 csr_forward.register_autograd(_differentiate, setup_context=_save)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unified_attn import dropout
 from unified_attn._compiling import inlined
-from unified_attn.kernels.csr_args import COUNTER, HEADS
+from unified_attn.kernels.csr_args import HEADS
 from unified_attn.kernels.lanes import (
     block_count,
     block_width,
@@ -26,7 +26,6 @@ from unified_attn.kernels.lanes import (
     record_at,
     splat,
     store,
-    take,
     total,
     zero,
 )
@@ -70,13 +69,10 @@ def kept(base, counter, least):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def next_task(args):  # type: ignore[no-untyped-def]
-    """Range of the batch, range of heads, block and how many blocks; a block of -1: there is no more to do."""
+def task_of(args, number):  # type: ignore[no-untyped-def]
+    """Range of the batch, range of heads, block and how many blocks of the task with this number."""
     a = record_at(args)
-    index = take(args + COUNTER)
-    if index >= a.tasks:
-        return 0, 0, 0, 0, -1, a.blocks
-    rest, block = index // a.blocks, index % a.blocks
+    rest, block = number // a.blocks, number % a.blocks
     batch, heads = a.batches + 16 * (rest // a.num_ranges), a.ranges + 16 * (rest % a.num_ranges)
     return (
         peek_int64(batch),

@@ -1,21 +1,20 @@
 """The three passes over rows, each from operands to a run kernel: forward, backward by rows, backward by columns.
 
-What follows from layouts alone is worked out once and kept: for a small problem that is most of the time.
+What is made for a layout is kept by those who pass ``launches``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unified_attn.kernels.csr_call import Call, Layout, dense_last
+from unified_attn.kernels.csr_call import Call, dense_last
 from unified_attn.kernels.csr_launch import (
     Launch,
-    Plans,
     Tasks,
     fewer_blocks,
     head_ranges,
@@ -25,9 +24,6 @@ from unified_attn.kernels.csr_launch import (
     prefetched,
 )
 
-Plan = TypeVar("Plan")
-
-_plans = Plans()
 _SHARED = ("key_vectors", "value_vectors", "key_weight", "att")
 _PAIRS = ("add", *_SHARED, "key_features", "value_features")
 
@@ -118,13 +114,26 @@ class Saved(NamedTuple):
 Grads = dict[str, Tensor]
 
 
-def kept(which: str, layout: Layout | None, make: Callable[[], Plan]) -> Plan:
-    """What was made for this layout before, or is made now; without a layout nothing is kept."""
-    return make() if layout is None else _plans.find((which, layout), make)
+Launches = dict[str, Launch]
+"""Kernels by the pass that they do, made for one layout."""
 
 
-def forward(call: Call, rows: RowSet, out: Tensor, lse: Tensor, mixed: Tensor, layout: Layout | None = None) -> None:
-    """Writes the three results."""
+def launched(
+    which: str, launches: Launches | None, make: Callable[[], Launch], operands: dict[str, Any], call: Call
+) -> bool:
+    """Runs what was made before, or is made now; returns whether there were longer rows."""
+    found = None if launches is None else launches.get(which)
+    if found is None:
+        found = make()
+        if launches is not None:
+            launches[which] = found
+    return found.run(operands, call.numbers)
+
+
+def forward(
+    call: Call, rows: RowSet, out: Tensor, lse: Tensor, mixed: Tensor, launches: Launches | None = None
+) -> bool:
+    """Writes the three results; returns, as the others do, whether there were longer rows, which it left out."""
     operands = {**rows.operands, **call.operands(), "out": out, "lse": lse}
     if call.mixed_features is not None:
         operands["mixed"] = mixed
@@ -135,10 +144,10 @@ def forward(call: Call, rows: RowSet, out: Tensor, lse: Tensor, mixed: Tensor, l
         tasks = Tasks([one_by_one(call)], ranges, num_blocks(call.pairs, rows.size, size))
         return Launch("forward", call, operands, entries, heads_of(call), tasks)
 
-    kept("forward", layout, plan).run(operands, call.numbers)
+    return launched("forward", launches, plan, operands, call)
 
 
-def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: Layout | None = None) -> None:
+def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches: Launches | None = None) -> bool:
     """Writes the gradients of query and key_query, and ``stats``; adds to those of what belongs to a pair."""
     # What many pairs share gets a partial sum a block of rows.
     coded = {"key_vectors": call.key_code is not None, "value_vectors": call.value_code is not None}
@@ -179,13 +188,14 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: L
             batches = [[(0, call.query.size(0))]] if rows.shared else [[one] for one in one_by_one(call)]
         return Launch("rows", call, operands, entries, heads, Tasks(batches, row_ranges, blocks))
 
-    kept("rows", layout, plan).run(operands, call.numbers)
+    longer = launched("rows", launches, plan, operands, call)
     if blocks > 1:
         for name in shared:
             grad[name] += torch.from_numpy(np.add.reduce(sums[name].numpy(), axis=0))  # in order, on one thread
+    return longer
 
 
-def backward_columns(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout: Layout | None = None) -> None:
+def backward_columns(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches: Launches | None = None) -> bool:
     """Writes the gradients of key and value. Reads ``stats``; its rows are those of the transpose."""
     dv = grad.get("key" if call.value is None else "value")  # both are added to one, if they are of one tensor
     operands = {**rows.operands, **call.operands(), **saved.operands(), "dk": grad.get("key"), "dv": dv}
@@ -197,7 +207,7 @@ def backward_columns(call: Call, rows: RowSet, saved: Saved, grad: Grads, layout
         tasks = Tasks([one_by_one(call)], ranges, num_blocks(call.pairs, rows.size, size))
         return Launch("columns", call, operands, entries, heads, tasks)
 
-    kept("columns", layout, plan).run(operands, call.numbers)
+    return launched("columns", launches, plan, operands, call)
 
 
 def cut_heads(call: Call) -> tuple[list[tuple[int, int]], int]:

@@ -42,8 +42,6 @@ class Pieces(NamedTuple):
 
 def cut(indptr: Tensor, col: Tensor, edge: Tensor, longest: int) -> Iterator[Pieces]:
     """Cuts rows of more than ``longest`` pairs into pieces; no item where there are none."""
-    if col.size(0) <= longest:
-        return
     shared = indptr.size(0) == 1
     for item, starts in enumerate(indptr.numpy()):
         length = np.diff(starts)

@@ -493,6 +493,50 @@ def peek_int64(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def poke_int32(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write a 32-bit integer."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        builder.store(builder.trunc(args[1], word), _pointer(builder, args[0], word), align=4)
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int64, types.int64), codegen
+
+
+@intrinsic
+def poke_int64(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write a 64-bit integer."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[1], _pointer(builder, args[0], ir.IntType(64)), align=8)
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int64, types.int64), codegen
+
+
+@intrinsic
+def nonzero_bits(typingctx: Any, value: Any) -> Any:
+    """Which floats of a block are not 0 (NaN is not), as the bits of an integer."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        some = builder.fcmp_unordered("!=", args[0], _constant(value, 0.0))
+        return builder.zext(builder.bitcast(some, ir.IntType(value.width)), ir.IntType(64))
+
+    return signature(types.int64, value), codegen
+
+
+@intrinsic
+def first_bit(typingctx: Any, bits: Any) -> Any:
+    """The place of the lowest bit that is set, of which there must be one."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return signature(types.int64, types.int64), codegen
+
+
+@intrinsic
 def take(typingctx: Any, address: Any) -> Any:
     """The number at ``address``, which becomes one more; atomically, so that no two threads take the same."""
 
@@ -501,6 +545,18 @@ def take(typingctx: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", _pointer(builder, args[0], word), ir.Constant(word, 1), "monotonic")
 
     return signature(types.int64, types.int64), codegen
+
+
+@intrinsic
+def call(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
+    """Call the C function at an address with three 64-bit integers."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 3)
+        builder.call(_pointer(builder, args[0], kind), args[1:])
+        return context.get_dummy_value()
+
+    return signature(types.void, *[types.int64] * 4), codegen
 
 
 @intrinsic

@@ -1,63 +1,103 @@
-"""A thread pool for kernels that release the interpreter lock.
+"""Runs the tasks of a kernel on several threads at once, inside of compiled code.
 
 Numba's own parallel loops are not used: its OpenMP layer breaks after a fork, as data loaders do it, and its built-in
-layer aborts when two Python threads call at once. Here workers are plain threads that take the next task of a shared
-counter; a kernel does so inside of compiled code, and needs the interpreter once. Which worker runs a task cannot show
-in the result, since a task writes what no other task reads or writes.
+layer aborts when two Python threads call at once. Here the threads are those that torch runs its own operators with, an
+OpenMP team: after a matrix product they are still awake, where threads of our own would first have to be woken, and
+then compete with torch's for the cores. In a forked child, where the parent's team is missing and OpenMP would wait for
+it forever, and where torch comes without OpenMP, Python's threads do the same. Which thread runs a task cannot show in
+the result, since a task writes what no other task reads or writes.
 """
 
+from __future__ import annotations
+
 import contextlib
-import itertools
+import ctypes
+import functools
 import os
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 _MOST_WORKERS = 1024  # a bound that is never met: threads are started when there is a task for them
+_LINES = 128  # bytes: no two threads write to one line of the cache, nor to its neighbour, which is fetched with it
+
+_RECORD = struct.Struct("=7q")  # what a team is told: see ``team``
+_Record = ctypes.c_char * _RECORD.size
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
-_pool_process = 0
-
-
-def _executor() -> ThreadPoolExecutor:
-    """The pool of this process; a forked child has none of its parent's threads and makes its own."""
-    global _pool, _pool_process
-    with _lock:
-        if _pool is None or _pool_process != os.getpid():
-            _pool = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="unified_attn")
-            _pool_process = os.getpid()
-        return _pool
+_forked = False
+_scratch = threading.local()
 
 
 def _forget() -> None:
     """In a forked child: the lock may have been held by a thread that does not exist here."""
-    global _lock, _pool
-    _lock = threading.Lock()
-    _pool = None
+    global _lock, _pool, _forked
+    _lock, _pool, _forked = threading.Lock(), None, True
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def together(work: Callable[[], None], helpers: int) -> None:
-    """Calls ``work`` here, and on as many other threads at once as there are and as are of use.
+def run(kernel: int, args: int, tasks: int, *, scratch_bytes: int = 0, alone: bool = False) -> None:
+    """Calls ``kernel(args, scratch, number)`` for each number from 0 to ``tasks - 1``.
 
     Args:
-        work: Takes tasks of a common supply until none is left.
-        helpers: How many others could find something to do.
+        kernel: Address of a C function of three 64-bit integers, as :func:`~unified_attn._compiling.of_integers` makes.
+        args: Its first argument.
+        tasks: How many.
+        scratch_bytes: Bytes of memory that a thread gets to itself, at the address that is the second argument.
+        alone: Do it all in the calling thread, since waking others would take longer.
     """
-    wanted = min(torch.get_num_threads() - 1, helpers)
-    if wanted < 1:
-        work()
+    enter = _enter()
+    workers = 1 if alone or tasks < 2 else torch.get_num_threads()
+    each = -(-scratch_bytes // _LINES) * _LINES
+    record = _Record()
+    _RECORD.pack_into(record, 0, 0, tasks, kernel, args, 0, _memory(workers * each), each)
+    place = ctypes.addressof(record)
+    if workers == 1:
+        enter.ctypes(place)
         return
+    openmp = None if _forked else _openmp()
+    if openmp is not None:
+        openmp(enter.address, place, workers, 0)
+    else:
+        _by_python(functools.partial(enter.ctypes, place), min(workers, tasks) - 1)
+
+
+@functools.cache
+def _enter() -> Any:
+    from unified_attn.kernels.team import make
+
+    return make()
+
+
+@functools.cache
+def _openmp() -> Callable[[int, int, int, int], None] | None:
+    """``GOMP_parallel(function, data, threads, flags)``, what a parallel region is compiled to; None without it.
+
+    GNU's library, LLVM's and Intel's have it.
+    """
+    try:
+        function: Any = ctypes.CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):  # no such symbol, or no such way to look for one
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    function.restype = None
+    return function  # type: ignore[no-any-return]
+
+
+def _by_python(work: Callable[[], None], helpers: int) -> None:
+    """Calls ``work`` here, and on as many other threads at once."""
     started: list[Future[None]] = []
     # The interpreter may be shutting down, or no thread can be started: then the caller does it all.
     with contextlib.suppress(RuntimeError):
-        started.extend(_executor().submit(work) for _ in range(wanted))
+        started.extend(_executor().submit(work) for _ in range(helpers))
     try:
         work()
     finally:
@@ -69,12 +109,19 @@ def together(work: Callable[[], None], helpers: int) -> None:
             raise error
 
 
-def each(task: Callable[[int], None], tasks: int) -> None:
-    """Runs ``task(0)`` to ``task(tasks - 1)``, several at once."""
-    counter = itertools.count()  # next() on it is atomic
+def _executor() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="unified_attn")
+        return _pool
 
-    def work() -> None:
-        while (index := next(counter)) < tasks:
-            task(index)
 
-    together(work, tasks - 1)
+def _memory(size: int) -> int:
+    """The address of so many bytes that belong to the calling thread, and to what it starts and waits for."""
+    address: int = getattr(_scratch, "address", 0)
+    if getattr(_scratch, "size", -1) < size:
+        block = ctypes.create_string_buffer(size + _LINES)
+        address = -(-ctypes.addressof(block) // _LINES) * _LINES
+        _scratch.block, _scratch.size, _scratch.address = block, size, address
+    return address

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from unified_attn.kernels.mostly_zero import looking_once
 from unified_attn.masks import Mask
 from unified_attn.nn.edges import read_edges
 from unified_attn.nn.heads import (
@@ -186,8 +187,9 @@ class GATConv(nn.Module):
         source, target, one_set = ends(x)
         num_keys, num_queries = _sizes(source, target, size)
         loops = asks_for_loops(self.add_self_loops, one_set)
-        residual = None if self.res is None else self.res(target_of(target, "the residual"))
-        k, q = self._project(source, target, one_set, num_queries)
+        with looking_once():
+            residual = None if self.res is None else self.res(target_of(target, "the residual"))
+            k, q = self._project(source, target, one_set, num_queries)
 
         edges, edge_attr = read_edges(
             edge_index,

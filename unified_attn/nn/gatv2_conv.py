@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from unified_attn.kernels.mostly_zero import looking_once
 from unified_attn.masks import Mask
 from unified_attn.nn.edge_features import edge_vectors
 from unified_attn.nn.edges import read_edges
@@ -173,12 +174,13 @@ class GATv2Conv(nn.Module):
         source, given, one_set = ends(x)
         target = target_of(given, "GATv2Conv")
         loops = asks_for_loops(self.add_self_loops, one_set)
-        residual = None if self.res is None else self.res(target)
-        k = split_heads(self.lin_l(source), self.heads)
-        if one_set and self.share_weights:
-            q = k if target is source else k[: target.shape[0]]
-        else:
-            q = split_heads(self.lin_r(target), self.heads)
+        with looking_once():
+            residual = None if self.res is None else self.res(target)
+            k = split_heads(self.lin_l(source), self.heads)
+            if one_set and self.share_weights:
+                q = k if target is source else k[: target.shape[0]]
+            else:
+                q = split_heads(self.lin_r(target), self.heads)
 
         edges, edge_attr = read_edges(
             edge_index,

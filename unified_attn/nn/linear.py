@@ -11,6 +11,8 @@ from torch.nn.functional import linear
 from torch.nn.parameter import UninitializedParameter
 
 from unified_attn._autocast import autocasts
+from unified_attn.kernels import mostly_zero
+from unified_attn.kernels.watched import watched
 from unified_attn.pairs import check_count
 
 
@@ -30,6 +32,9 @@ def _open() -> nn.Parameter:
 
 class Linear(nn.Module):
     """x W^T + b, with the names, the lazy size and the starting values of torch-geometric's layer of that name.
+
+    Features that are mostly zero (bags of words, one-hot codes) and get no gradient are multiplied as a sparse matrix,
+    on a CPU: the same numbers but for rounding, in a fraction of the time.
 
     Args:
         in_channels: Size of the last dimension of x; -1: that of the first x.
@@ -100,6 +105,9 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x ``[..., in_channels]`` to ``[..., out_channels]``."""
         self.fit(x)
+        few = None if autocasts(x.device) or watched(self.weight) else mostly_zero.nonzeros(x)
+        if few is not None and few.values.dtype == self.weight.dtype:
+            return mostly_zero.linear(x, few, self.weight, self.bias)
         return linear(x, self.weight, self.bias)
 
     def _materialize(self, in_channels: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unified_attn.kernels.mostly_zero import looking_once
 from unified_attn.masks import Mask
 from unified_attn.nn.edge_features import edge_vectors
 from unified_attn.nn.edges import read_edges
@@ -139,19 +140,20 @@ class TransformerConv(nn.Module):
         sizes = source.shape[0], target.shape[0]
         edges, edge_attr = read_edges(edge_index, edge_attr, *sizes, edge_dim=self.edge_dim)
 
-        q = split_heads(self.lin_query(target), self.heads)
-        k = split_heads(self.lin_key(source), self.heads)
-        v = split_heads(self.lin_value(source), self.heads)
+        with looking_once():
+            q = split_heads(self.lin_query(target), self.heads)
+            k = split_heads(self.lin_key(source), self.heads)
+            v = split_heads(self.lin_value(source), self.heads)
+            own = self.lin_skip(target) if self.root_weight else None
         bias = edge_vectors(self.lin_edge, edge_attr, value=True)
         p = self.dropout if self.training else 0.0
         out, weights = attend(q, k, v, edges, bias=bias, dropout_p=p, return_weights=wanted, backend=self.backend)
-        return with_weights(self._joined(join_heads(out, self.concat), target), edges, weights)
+        return with_weights(self._joined(join_heads(out, self.concat), own), edges, weights)
 
-    def _joined(self, out: Tensor, target: Tensor) -> Tensor:
+    def _joined(self, out: Tensor, own: Tensor | None) -> Tensor:
         """What was heard, and the node's own: added, or mixed by a gate."""
-        if not self.root_weight:
+        if own is None:
             return out
-        own: Tensor = self.lin_skip(target)
         if self.lin_beta is None:
             return out + own
         gate: Tensor = self.lin_beta(torch.cat([out, own, out - own], dim=-1)).sigmoid()
