@@ -23,10 +23,8 @@ def cases(quick: bool) -> Iterator[Case]:
     size = SMALL if quick else ARXIV
     yield from operator_cases(size)
     yield from uneven_cases(100 if quick else 1)
-    yield from layer_cases(size, 128)
+    yield from layer_cases(size, 128, compiled=not quick)
     yield from layer_cases(SMALL, 128, edge_dim=16)
     yield from layer_cases(CORA, 64)
-    yield from layer_cases(CORA, 1_433)
-    if not quick:
-        yield from layer_cases(size, 128, compiled=True)
+    yield from layer_cases(CORA, 1_433, words=True)
     yield from sequence_cases(*((1_024, 64) if quick else (8_192, 256)), compiled=not quick)

@@ -99,9 +99,9 @@ def heads_last(x: Tensor, count: int) -> Tensor:
     return x.unflatten(-1, (-1, count)).transpose(1, 2)
 
 
-def without_gradient(self: Any, source: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def without_gradient(self: Any, source: Tensor, *rest: Any) -> tuple[Tensor, Tensor, None]:
     k = heads.split_heads(self.lin(source), self.heads)
-    return k, k.detach()
+    return k, k.detach(), None
 
 
 def by_relation_first(self: Any, relation: int, x: Tensor) -> Tensor:
@@ -133,10 +133,10 @@ FAULTS: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "features not added to values": ("TransformerConv", edge_features, "EdgeProjection", key_alone),
     "the gate left out": (
-        "TransformerConv", transformer_conv.TransformerConv, "_joined", lambda self, out, x: out + self.lin_skip(x)
+        "TransformerConv", transformer_conv.TransformerConv, "_joined", lambda self, out, own: out + own
     ),
     "biases left out": (
-        "TransformerConv", linear, "linear", lambda x, weight, bias: torch.nn.functional.linear(x, weight)
+        "TransformerConv", linear, "_maps", lambda x, maps: [torch.nn.functional.linear(x, m.weight) for m in maps]
     ),
     "edges turned round": (
         "TransformerConv", graph_cache, "Graph", lambda e, **sizes: Graph(e.flip(0), **sizes)

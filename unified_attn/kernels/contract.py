@@ -17,6 +17,7 @@ from unified_attn.errors import refuse_second_derivative
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_call import dense_last
 from unified_attn.kernels.csr_launch import lanes
+from unified_attn.kernels.pages import fresh
 from unified_attn.kernels.watched import watched
 
 
@@ -103,7 +104,7 @@ def _backward(x: Tensor, first: Tensor, second: Tensor, g: Tensor, h: Tensor) ->
     from unified_attn.kernels.contract_numba import BLOCK, make_backward
 
     batch, heads, nodes, size = x.shape
-    dx = x.new_empty(batch, nodes, heads, size)
+    dx = fresh(x.new_empty(batch, nodes, heads, size))
     blocks = batch * -(-nodes // BLOCK)
     sums = [x.new_zeros(blocks, *att.shape) for att in (first, second)]
     if x.numel() > 0:

@@ -18,6 +18,7 @@ from unified_attn.kernels import csr_passes, csr_pieces
 from unified_attn.kernels.csr_call import GRADIENTS, SCHEMA, TENSORS, Call, layout_of
 from unified_attn.kernels.csr_launch import Plans, empty_nodes, longest_row, zeros_add
 from unified_attn.kernels.csr_passes import Grads, Launches, Saved
+from unified_attn.kernels.pages import fresh
 from unified_attn.kernels.watched import watched
 
 _NODES = ("query", "key", "value", "key_query")
@@ -86,7 +87,7 @@ class Facts:
     def results(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Space for out, lse and mixed."""
         out, lse, mixed = self._results
-        return like.new_empty_strided(*out), like.new_empty_strided(*lse), like.new_empty_strided(*mixed)
+        return fresh(like.new_empty_strided(*out)), like.new_empty_strided(*lse), like.new_empty_strided(*mixed)
 
     def launches_of(self, backward: object) -> Launches:
         """Those of a backward pass with this layout and these gradients."""

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +17,7 @@ from torch.autograd import forward_ad
 
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_launch import lanes
+from unified_attn.kernels.pages import fresh
 from unified_attn.kernels.watched import watched
 
 LEAST = 2**20
@@ -32,7 +30,6 @@ SHARE = 1 / 20
 """Of nonzeros, up to which sparse products are the faster ones."""
 
 _SAMPLE = 16  # rows that are looked at first
-_local = threading.local()
 
 
 class Nonzeros(NamedTuple):
@@ -70,7 +67,7 @@ class Nonzeros(NamedTuple):
 
     def _product(self, kernel: Any, tasks: int, table: Tensor, rows: int, extra: int) -> Tensor:
         table, size = table.contiguous(), table.shape[1]
-        out, step = table.new_empty(rows, size), size * table.element_size()
+        out, step = fresh(table.new_empty(rows, size)), size * table.element_size()
         parts = [x.data_ptr() for x in (self.begins, self.ends, self.columns, self.values, table)]
         args = _words(*parts, step, extra, out.data_ptr(), step, self.shape[0], size)
         threads.run(kernel.address, ctypes.addressof(args), tasks)
@@ -92,28 +89,7 @@ def nonzeros(x: Tensor) -> Nonzeros | None:
         or forward_ad._current_level >= 0
     ):
         return None
-    seen: dict[int, tuple[Tensor, Nonzeros | None]] | None = getattr(_local, "seen", None)
-    if seen is not None and id(x) in seen:
-        return seen[id(x)][1]
-    found = _listed(x.detach())
-    if seen is not None:
-        seen[id(x)] = x, found
-    return found
-
-
-def looking_once() -> AbstractContextManager[None]:
-    """Inside, features that several maps share are looked through once; they must not change meanwhile."""
-    return nullcontext() if torch.compiler.is_compiling() else _looking_once()
-
-
-@contextmanager
-def _looking_once() -> Iterator[None]:
-    outer = getattr(_local, "seen", None)
-    _local.seen = {}
-    try:
-        yield
-    finally:
-        _local.seen = outer
+    return _listed(x.detach())
 
 
 def _listed(x: Tensor) -> Nonzeros | None:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unified_attn.kernels.mostly_zero import looking_once
+from unified_attn.kernels.large import add
 from unified_attn.masks import Mask
 from unified_attn.nn.edges import read_edges
 from unified_attn.nn.heads import (
@@ -25,7 +25,7 @@ from unified_attn.nn.heads import (
     target_of,
     with_weights,
 )
-from unified_attn.nn.linear import Linear, glorot
+from unified_attn.nn.linear import Linear, glorot, project
 from unified_attn.nn.self_loops import check_fill_value
 from unified_attn.pairs import check_count, check_number, hold
 from unified_attn.scores import GAT
@@ -187,9 +187,9 @@ class GATConv(nn.Module):
         source, target, one_set = ends(x)
         num_keys, num_queries = _sizes(source, target, size)
         loops = asks_for_loops(self.add_self_loops, one_set)
-        with looking_once():
-            residual = None if self.res is None else self.res(target_of(target, "the residual"))
-            k, q = self._project(source, target, one_set, num_queries)
+        if self.res is not None:
+            target_of(target, "the residual")
+        k, q, residual = self._project(source, target, one_set, num_queries)
 
         edges, edge_attr = read_edges(
             edge_index,
@@ -206,21 +206,29 @@ class GATConv(nn.Module):
         out, weights = attend(q, k, k, edges, score=score, dropout_p=p, return_weights=wanted, backend=self.backend)
         out = join_heads(out, self.concat)
         if residual is not None:
-            out = out + residual
+            out = add(out, residual)
         if self.bias is not None:
-            out = out + self.bias
+            out = add(out, self.bias)
         return with_weights(out, edges, weights)
 
-    def _project(self, source: Tensor, target: Tensor | None, one_set: bool, num_queries: int) -> tuple[Tensor, Tensor]:
-        """Keys ``[Ns, H, C]`` and queries ``[Nt, H, C]``: one tensor where ends and weights are shared."""
+    def _project(
+        self, source: Tensor, target: Tensor | None, one_set: bool, num_queries: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys ``[Ns, H, C]``, queries ``[Nt, H, C]`` (one tensor where ends and weights are shared), and residual."""
         maps = [linear for linear in (self.lin, self.lin_src, self.lin_dst) if linear is not None]
         to_key, to_query = maps[0], maps[-1]  # one, or one an end
-        k = split_heads(to_key(source), self.heads)
+        shared = one_set and to_key is to_query
+        if target is source:
+            k, q, residual = project(source, to_key, None if shared else to_query, self.res)
+        else:
+            (k,) = project(source, to_key)
+            q, residual = (None, None) if target is None else project(target, None if shared else to_query, self.res)
+        k = split_heads(k, self.heads)
+        if q is not None:
+            return k, split_heads(q, self.heads), residual
         if target is None:
-            return k, no_queries(k, num_queries)
-        if one_set and to_key is to_query:
-            return k, k if target is source else k[:num_queries]
-        return k, split_heads(to_query(target), self.heads)
+            return k, no_queries(k, num_queries), residual
+        return k, k if target is source else k[:num_queries], residual
 
     def _edge_logits(self, edge_attr: Tensor | None) -> Tensor | None:
         """<a_edge, W_e e> as <W_e^T a_edge, e>, ``[E, H]``: the vectors are folded into the weight first."""

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unified_attn.kernels.mostly_zero import looking_once
+from unified_attn.kernels.large import add
 from unified_attn.masks import Mask
 from unified_attn.nn.edge_features import edge_vectors
 from unified_attn.nn.edges import read_edges
@@ -25,7 +25,7 @@ from unified_attn.nn.heads import (
     target_of,
     with_weights,
 )
-from unified_attn.nn.linear import Linear, glorot
+from unified_attn.nn.linear import Linear, glorot, project
 from unified_attn.nn.self_loops import check_fill_value
 from unified_attn.pairs import check_number, hold
 from unified_attn.scores import GATv2
@@ -174,13 +174,14 @@ class GATv2Conv(nn.Module):
         source, given, one_set = ends(x)
         target = target_of(given, "GATv2Conv")
         loops = asks_for_loops(self.add_self_loops, one_set)
-        with looking_once():
-            residual = None if self.res is None else self.res(target)
-            k = split_heads(self.lin_l(source), self.heads)
-            if one_set and self.share_weights:
-                q = k if target is source else k[: target.shape[0]]
-            else:
-                q = split_heads(self.lin_r(target), self.heads)
+        shared = one_set and self.share_weights
+        of_targets = None if shared else self.lin_r, self.res
+        if source is target:
+            k, q, residual = project(source, self.lin_l, *of_targets)
+        else:
+            (k,), (q, residual) = project(source, self.lin_l), project(target, *of_targets)
+        k = split_heads(k, self.heads)
+        q = k[: target.shape[0]] if shared and target is not source else k if shared else split_heads(q, self.heads)
 
         edges, edge_attr = read_edges(
             edge_index,
@@ -200,9 +201,9 @@ class GATv2Conv(nn.Module):
         )
         out = join_heads(out, self.concat)
         if residual is not None:
-            out = out + residual
+            out = add(out, residual)
         if self.bias is not None:
-            out = out + self.bias
+            out = add(out, self.bias)
         return with_weights(out, edges, weights)
 
     def __repr__(self) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import UninitializedParameter
 
 from unified_attn._autocast import autocasts
-from unified_attn.kernels import mostly_zero
+from unified_attn.kernels import large, mostly_zero
 from unified_attn.kernels.watched import watched
 from unified_attn.pairs import check_count
 
@@ -104,11 +105,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x ``[..., in_channels]`` to ``[..., out_channels]``."""
-        self.fit(x)
-        few = None if autocasts(x.device) or watched(self.weight) else mostly_zero.nonzeros(x)
-        if few is not None and few.values.dtype == self.weight.dtype:
-            return mostly_zero.linear(x, few, self.weight, self.bias)
-        return linear(x, self.weight, self.bias)
+        out: Tensor = _maps(x, [self])[0]
+        return out
 
     def _materialize(self, in_channels: int) -> None:
         self.in_channels = in_channels
@@ -133,3 +131,44 @@ class Linear(nn.Module):
 
     def __repr__(self) -> str:
         return f"Linear({self.in_channels}, {self.out_channels}, bias={self.bias is not None})"
+
+
+def project(x: Tensor, *linears: Linear | None) -> list[Any]:
+    """What each of these makes of x, in one step where nobody looks at a single one of them.
+
+    Args:
+        x: ``[..., in_channels]``.
+        linears: Maps, or None.
+
+    Returns:
+        ``[..., out_channels]`` each, None for None.
+    """
+    there = [each for each in linears if each is not None]
+    outs = iter([each(x) for each in there] if any(map(_observed, there)) else _maps(x, there))
+    return [None if each is None else next(outs) for each in linears]
+
+
+def _observed(module: nn.Module) -> bool:
+    """Whether calling it does more than its class says: by hooks, or by a method that was put on the object."""
+    return bool(
+        type(module) is not Linear
+        or "forward" in vars(module)
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _has_any_global_hook()
+    )
+
+
+def _maps(x: Tensor, linears: Sequence[Linear]) -> Sequence[Tensor]:
+    for each in linears:
+        each.fit(x)
+    weights, biases = [each.weight for each in linears], [each.bias for each in linears]
+    few = None
+    if not autocasts(x.device) and not any(map(watched, weights)):
+        few = mostly_zero.nonzeros(x)
+        if few is None:
+            return large.linears(x, weights, biases)
+    both = zip(weights, biases, strict=True)
+    return [linear(x, w, b) if few is None else mostly_zero.linear(x, few, w, b) for w, b in both]

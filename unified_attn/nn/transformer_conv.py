@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unified_attn.kernels.mostly_zero import looking_once
+from unified_attn.kernels.large import add
 from unified_attn.masks import Mask
 from unified_attn.nn.edge_features import edge_vectors
 from unified_attn.nn.edges import read_edges
@@ -21,7 +21,7 @@ from unified_attn.nn.heads import (
     target_of,
     with_weights,
 )
-from unified_attn.nn.linear import Linear
+from unified_attn.nn.linear import Linear, project
 
 
 class TransformerConv(nn.Module):
@@ -140,11 +140,13 @@ class TransformerConv(nn.Module):
         sizes = source.shape[0], target.shape[0]
         edges, edge_attr = read_edges(edge_index, edge_attr, *sizes, edge_dim=self.edge_dim)
 
-        with looking_once():
-            q = split_heads(self.lin_query(target), self.heads)
-            k = split_heads(self.lin_key(source), self.heads)
-            v = split_heads(self.lin_value(source), self.heads)
-            own = self.lin_skip(target) if self.root_weight else None
+        of_targets = self.lin_query, self.lin_skip if self.root_weight else None
+        of_sources = self.lin_key, self.lin_value
+        if source is target:
+            q, own, k, v = project(source, *of_targets, *of_sources)
+        else:
+            (q, own), (k, v) = project(target, *of_targets), project(source, *of_sources)
+        q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
         bias = edge_vectors(self.lin_edge, edge_attr, value=True)
         p = self.dropout if self.training else 0.0
         out, weights = attend(q, k, v, edges, bias=bias, dropout_p=p, return_weights=wanted, backend=self.backend)
@@ -155,7 +157,7 @@ class TransformerConv(nn.Module):
         if own is None:
             return out
         if self.lin_beta is None:
-            return out + own
+            return add(out, own)
         gate: Tensor = self.lin_beta(torch.cat([out, own, out - own], dim=-1)).sigmoid()
         return gate * own + (1 - gate) * out
 
