@@ -152,12 +152,13 @@ def _merged(tiles: list[Strip], problem: Problem, cut: Cut) -> list[Strip]:
     shape = problem.shape
     width = shape.num_heads * max(problem.q.shape[3], problem.v.shape[3], 1)
     found: list[Strip] = []
-    alone = len(tiles) > 0 and tiles[-1].number == 0  # what it writes is the result then
+    # Where there is one strip of tiles that share no key, what is computed is the result, without room of its own.
+    alone = len(tiles) > 0 and tiles[-1].number == 0 and (not cut.keys_count or tiles[0].width == tiles[0].height)
     for tile in tiles:
         last = found[-1] if found else None
         if last is not None and last.number == tile.number:
             size = max(tile.height, tile.width) if cut.keys_count else tile.height
-            if (last.tiles + 1) * size * width <= ROOM or (alone and not cut.keys_count):
+            if (last.tiles + 1) * size * width <= ROOM or alone:
                 found[-1] = replace(last, tiles=last.tiles + 1)
                 continue
         found.append(tile)

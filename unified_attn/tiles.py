@@ -101,6 +101,15 @@ class Strip:
         """W."""
         return len(self.keys)
 
+    def is_all(self, queries: int, keys: int) -> bool:
+        """Whether each of so many queries and of so many keys is in one tile of it, in order."""
+        return (
+            (self.first, self.tiles * self.height) == (0, queries)
+            and isinstance(self.keys, range)
+            and (self.keys.start, self.tiles * self.width) == (0, keys)
+            and (self.tiles == 1 or self.width == self.height)
+        )
+
     def follows(self, other: Strip) -> bool:
         """Whether it is another's tile, a height further on: both have one tile."""
         if not isinstance(self.keys, range) or not isinstance(other.keys, range):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.kernels.flash import flash
+from unified_attn.kernels.pages import fresh
 from unified_attn.problem import Problem, dropout, silence
 from unified_attn.strips import Cut, high_cut, low_cut, strips
 from unified_attn.tiles import Strip
@@ -147,7 +148,7 @@ class _Results:
     def __init__(self, q: Tensor, v: Tensor, strips: Strips) -> None:
         self.all_rows = slice(0, q.shape[2])
         # The heads of a row side by side, as the kernel writes them.
-        self.out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+        self.out = fresh(q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])).transpose(1, 2)
         self.lse = q.new_empty(q.shape[:3])
         if sum(strip.tiles * strip.height for strip in strips.strips) < q.shape[2]:
             self.out.zero_(), self.lse.fill_(-torch.inf)  # what no strip writes
@@ -184,10 +185,12 @@ class _Tiles(torch.autograd.Function):
         g_out, g_lse = grads
         q, k, v, out, lse, *learned = ctx.saved_tensors
         g_out = torch.zeros_like(out) if g_out is None else g_out
-        d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
         d_learned = [
             torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)
         ]
+        strips, batch = ctx.plan.backward.strips, q.shape[0]
+        once = len(strips) == 1 and strips[0].is_all(q.shape[2], k.shape[2]) and (strips[0].tiles == 1 or batch == 1)
+        gradients = [] if once else [fresh(torch.empty_like(x)).zero_() for x in (q, k, v)]
         for part in ctx.plan.backward.parts(tuple(learned), ctx.plan.seed):
             strip, entry, table, factors = part
             d_table = d_learned[strip.number] if learned else None
@@ -204,12 +207,16 @@ class _Tiles(torch.autograd.Function):
                 d_table is not None,
                 "tiled",
             )
-            d_q[entry, :, strip.rows] = strip.joined(found[0])
-            strip.add_keys(d_k[entry], found[1])
-            strip.add_keys(d_v[entry], found[2])
+            if once:  # there is nothing to put together
+                gradients = [strip.joined(x) for x in found[:3]]
+            else:
+                d_q, d_k, d_v = gradients
+                d_q[entry, :, strip.rows] = strip.joined(found[0])
+                strip.add_keys(d_k[entry], found[1])
+                strip.add_keys(d_v[entry], found[2])
             if d_table is not None:
                 d_table += found[3]
-        return (None, d_q, d_k, d_v, *d_learned)
+        return (None, *gradients, *d_learned)
 
 
 def is_tame(x: Tensor) -> bool:
