@@ -248,6 +248,11 @@ class Problem(Positioned):
         )
 
     @property
+    def keys_a_query(self) -> float:
+        """Pairs of such a list, on average."""
+        return self.num_pairs / max(self.shape.num_queries, 1)
+
+    @property
     def dtype(self) -> torch.dtype:
         """What is computed in: float64 for float64 inputs, else float32."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32

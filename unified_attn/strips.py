@@ -51,8 +51,7 @@ def low_cut(problem: Problem) -> Cut:
 
 def high_cut(problem: Problem) -> Cut:
     """That of a backward pass, where tiles that overlap have to be added up: low ones for narrow windows alone."""
-    width = problem.num_pairs // max(problem.shape.num_queries, 1)
-    height = 32 if width < 48 else 64 if width < 128 else HEIGHT
+    height = 32 if problem.keys_a_query < 48 else 64 if problem.keys_a_query < 128 else HEIGHT
     return Cut(height if _shares(problem) else HEIGHT, problem.dropout_p == 0.0, keys_count=True)
 
 

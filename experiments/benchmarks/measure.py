@@ -136,8 +136,10 @@ def measure(case: Case, seconds: float) -> list[Row]:
     for direction, wrap in directions if case.trains else directions[:1]:
         sides = [wrap(case.ours, case.inputs), wrap(case.theirs, case.inputs)]
         sides += [] if case.floor is None else [case.floor]
-        once = sum(map(seconds_of, sides))  # also warms up
-        times = [[seconds_of(side) for side in sides] for _ in range(max(3, min(200, int(seconds / once))))]
+        first = [seconds_of(side) for side in sides]  # warms up what is quick; what is slow was run to be verified
+        times = [first] if sum(first) > seconds else []
+        runs = max(3, min(200, int(seconds / sum(first))))
+        times += [[seconds_of(side) for side in sides] for _ in range(runs - len(times))]
         ours_s, peer_s, *floor_s = (statistics.median(column) for column in zip(*times, strict=True))
         low, _, high = statistics.quantiles([peer / own for own, peer, *_ in times], n=4)
         rows.append(

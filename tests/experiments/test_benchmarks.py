@@ -45,6 +45,7 @@ MADE = {
     "operator": lambda: operator_cases(TINY),
     "uneven": lambda: uneven_cases(20_000),
     "layers": lambda: layer_cases(TINY, 5),
+    "bags of words": lambda: layer_cases(TINY, 5, words=True),
     "edge features": lambda: layer_cases(TINY, 5, edge_dim=3),
     "sequences": lambda: sequence_cases(40, 8, heads=2, channels=8),
     "FlexAttention": lambda: sequence_cases(256, 32, heads=2, channels=16, compiled=True),
@@ -125,6 +126,9 @@ def test_sweep(tmp_path):
 def test_training(tmp_path):
     data("planetoid/Cora")
     record = training.training(epochs=2, rounds=1, out=tmp_path)
-    assert all(0.05 < record[f"{name}_accuracy"] < 0.9 for name in ("ours", "peer"))  # dropout draws apart
-    assert record["ratio"] > 0
+    with_dropout, without = record["rows"]
+    assert "features not dropped" in without["case"]
+    for row in (with_dropout, without):
+        assert all(0.05 < row[f"{name}_accuracy"] < 0.9 for name in ("ours", "peer"))  # dropout draws apart
+        assert row["ratio"] > 0
     assert json.loads((tmp_path / "training.json").read_text()) == record

@@ -71,7 +71,7 @@ def order(problem: Problem) -> tuple[list[str], str]:
         return ["csr", "scatter", "reference"], "the mask holds a graph"
     shape, listed = problem.shape, problem.candidates is not None
     every, table = shape.num_queries * shape.num_keys, needs_table(problem)
-    if table and not problem.hides_nothing and shape.num_queries >= MANY and _width(problem) >= WIDE:
+    if table and not problem.hides_nothing and shape.num_queries >= MANY and _is_wide(problem):
         return ["tiled", "csr", "scatter", "reference"] if listed else ["tiled", "sdpa", "reference"], _WIDE
     if listed and problem.num_pairs <= SPARSE_SHARE * every:
         return ["csr", "tiled", "scatter", "reference"], _NARROW
@@ -81,11 +81,11 @@ def order(problem: Problem) -> tuple[list[str], str]:
     return ["sdpa", "tiled", *rest], _MOST if listed else _DENSE
 
 
-def _width(problem: Problem) -> int:
-    """Keys a query on average where they are one run; 0 where they are not, or a compiler could not know."""
+def _is_wide(problem: Problem) -> bool:
+    """Whether the keys of a query are one run, and so many; a compiler could not know."""
     if torch.compiler.is_compiling() or problem.mask.spans(problem.shape) is None:
-        return 0
-    return round(problem.num_pairs / max(problem.shape.num_queries, 1))
+        return False
+    return round(problem.keys_a_query) >= WIDE
 
 
 def reasons_of(backend: Backend, problem: Problem) -> tuple[str, ...]:
