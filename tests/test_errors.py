@@ -74,7 +74,8 @@ INPUTS: dict[str, Row] = {
     "v numpy": (on(v=Q.numpy()), TypeError, "v is a ndarray; give a tensor [B, Hkv, Nk, Dv]"),
     "q 3-D": (
         on(q=zeros(4, 2, 8)), ValueError,
-        "q has shape [4, 2, 8]; it must be [B, Hq, Nq, D] (node-major [N, H, D] inputs go to graph_attention)",
+        "q has shape [4, 2, 8]; it must be [B, Hq, Nq, D] "
+        "(node-major [N, H, D]: x.transpose(0, 1)[None], or graph_attention)",
     ),
     "q 2-D": (on(q=zeros(4, 8)), ValueError, "q has shape [4, 8]; it must be [B, Hq, Nq, D]"),
     "v 5-D": (on(v=zeros(1, 2, 2, 4, 8)), ValueError, "v has shape [1, 2, 2, 4, 8]; it must be [B, Hkv, Nk, Dv]"),
@@ -358,14 +359,14 @@ GRAPHS: dict[str, Row] = {
         "edge_mask is [3] float32; give a bool tensor, True = the edge stays",
     ),
     "kept edges of another graph": (
-        call(mask=GRAPH.keep(BOOLS[0])), ValueError,
-        "edge_mask has shape [4]; the graph asks for [E] = [3] or [E, Hq] = [3, 2]",
+        lambda: GRAPH.keep(BOOLS[0]), ValueError,
+        "edge_mask has shape [4], but the graph has 3 edges; give one bool an edge, [3] or [3, Hq]",
     ),
     "kept edges of other heads": (
         call(mask=GRAPH.keep(torch.ones(3, 3, dtype=torch.bool))), ValueError, "edge_mask has shape [3, 3]",
     ),
     "kept edges turned round": (
-        call(mask=GRAPH.keep(torch.ones(2, 3, dtype=torch.bool))), ValueError, "edge_mask has shape [2, 3]",
+        lambda: GRAPH.keep(torch.ones(2, 3, dtype=torch.bool)), ValueError, "edge_mask has shape [2, 3]",
     ),
     "kept edges 3-D": (
         lambda: GRAPH.keep(BOOLS[:, :, None]), ValueError, "edge_mask has shape [4, 4, 1]; it must be [E] or [E, Hq]",

@@ -473,7 +473,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         if not x.is_floating_point():
             raise TypeError(f"{name} is {describe(x)}; attention computes with floats: convert it, e.g. {name}.float()")
         if x.dim() != 4:
-            hint = " (node-major [N, H, D] inputs go to graph_attention)" if x.dim() == 3 else ""
+            hint = " (node-major [N, H, D]: x.transpose(0, 1)[None], or graph_attention)" if x.dim() == 3 else ""
             raise ValueError(f"{name} has shape {list(x.shape)}; it must be {LAYOUT[name]}{hint}")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:

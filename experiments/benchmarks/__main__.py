@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from jsonargparse import auto_cli
@@ -12,9 +13,12 @@ from experiments.benchmarks.registry import cases
 from experiments.benchmarks.report import markdown, write
 from experiments.environment import environment
 
+BUSY = 0.7
+"""Load, in running processes, from which on it is said."""
+
 
 def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 1.0) -> None:
-    """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; some ten minutes.
+    """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; ten minutes.
 
     Args:
         quick: Small sizes, and half a second a row: within a minute.
@@ -25,6 +29,10 @@ def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seco
     where = environment(
         f"python -m experiments.benchmarks{' --quick true' if quick else ''}", ("numba", "numpy", "torch-geometric")
     )
+    busy = os.getloadavg()[0]  # of the last minute: what else runs slows a peer with barriers more than one without
+    where["load at the start"] = f"{busy:.1f}"
+    if busy > BUSY:
+        print(f"the machine is busy (load {busy:.1f}): ratios may be far off; the file says so")
     rows = []
     for case in cases(quick):
         print(f"{case.name}, against {case.peer}", flush=True)

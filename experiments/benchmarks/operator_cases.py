@@ -79,7 +79,7 @@ def uneven_cases(scale: int = 1) -> Iterator[Case]:
     """Graphs and sizes that are hard to share out evenly, or too small for a kernel to pay.
 
     Args:
-        scale: Divides the numbers of nodes and edges of the large ones.
+        scale: Divides the numbers of nodes and edges of the large ones, for a test.
     """
     nodes, edges = 20_000 // scale, 140_000 // scale
     uniform = torch.randint(0, nodes, (2, edges), generator=torch.Generator().manual_seed(1))

@@ -145,8 +145,18 @@ class Graph(Mask):
 
         Args:
             edge_mask: ``[E]`` or ``[E, Hq]`` bool, True = the edge stays.
+
+        Raises:
+            TypeError: If it is no bool tensor.
+            ValueError: If it has another number of edges.
         """
-        return self & EdgeMask(edge_mask)
+        mask = EdgeMask(edge_mask)
+        if edge_mask.shape[0] != self.num_edges:
+            raise ValueError(
+                f"edge_mask has shape {list(edge_mask.shape)}, but the graph has {self.num_edges} edges; give one bool "
+                f"an edge, [{self.num_edges}] or [{self.num_edges}, Hq]"
+            )
+        return self & mask
 
     def reorder(self) -> tuple[Graph, Tensor]:
         """The same graph with its nodes renumbered so that neighbours lie close to each other, and their order.
