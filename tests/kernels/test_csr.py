@@ -3,6 +3,7 @@
 import logging
 import math
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 import torch
 from torch.nn.functional import leaky_relu
 
-from unified_attn import Graph, attention
+from tests.cases.tools import fresh
+from unified_attn import GAT, Graph, attention
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels import csr_forward, csr_ops
@@ -575,6 +577,40 @@ def test_fork_after_a_call():
     finally:
         child.kill()
         child.join()
+
+
+FORKED = """
+import os, signal, torch
+from tests.cases.tools import fresh
+from unified_attn import GAT, Graph, attention
+
+q = torch.ones(1, 8, 300, 8)
+attention(q, q, q, mask=Graph(torch.arange(300).repeat(2, 20)))  # several tasks, and nothing else that has threads
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    torch.randn(400000).sin()
+    attention(q, q, q, mask=Graph(torch.arange(300).repeat(2, 20)))
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
+def test_torchs_own_operators_in_a_forked_child():
+    """They would wait for the threads that our call started in the parent."""
+    assert fresh(FORKED).split()[-1] == "7"
+
+
+def test_views_with_a_negative_bit():
+    q = torch.randn(1, 1, 50, 1, dtype=torch.complex64, generator=torch.Generator().manual_seed(0)).conj().imag
+    assert q.is_neg()
+    graph = Graph(torch.randint(0, 50, (2, 300), generator=torch.Generator().manual_seed(0)))
+    found = attention(q, q, q, mask=graph, backend="csr")
+    torch.testing.assert_close(found, attention(q, q, q, mask=graph, backend="scatter"))
+    score = GAT(torch.ones(1, 1), torch.ones(1, 1))
+    found = attention(q, q, q, mask=graph, score=score, backend="csr")
+    torch.testing.assert_close(found, attention(q, q, q, mask=graph, score=score, backend="scatter"))
 
 
 def arguments(full, grad, node_major=False, form="sum"):

@@ -67,6 +67,25 @@ def test_without_a_gradient_by_x() -> None:
         assert not any(out.requires_grad for out in large.linears(x, weights, biases))
 
 
+def test_what_no_gradient_asks_for_may_change() -> None:
+    """As with torch's own: weights where x has no gradient, x where weights have none."""
+    x, weights, biases = operands()
+    wanted = x.detach().sum(0).expand(3, -1)
+    out = large.linears(x.detach(), weights, biases)[0]
+    with torch.no_grad():
+        weights[0].zero_()
+    out.sum().backward()
+    torch.testing.assert_close(weights[0].grad, wanted)
+
+    x, weights, biases = operands()
+    frozen = [w.detach() for w in weights]
+    given = x * 1
+    out = large.linears(given, frozen, biases)[0]
+    given.mul_(2)
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, frozen[0].sum(0).expand(9, -1))
+
+
 @pytest.mark.parametrize("row", [True, False])
 def test_add_is_torchs(row: bool) -> None:
     a = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)

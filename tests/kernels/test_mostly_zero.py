@@ -73,6 +73,7 @@ def test_what_stays_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refuses(words()[:, :100])
     assert refuses(words()[None])
     assert refuses(words().to("meta"))
+    assert refuses(torch._neg_view(words()))
     with torch.no_grad():
         assert not refuses(words().requires_grad_())
     assert not refuses(words()[::2])  # rows that do not follow each other
@@ -127,6 +128,32 @@ def test_second_derivatives_and_transforms() -> None:
     torch.testing.assert_close(found, x.sum(1, keepdim=True).expand(-1, 3) + 1)
     compiled = torch.compile(linear, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), dense(x, linear))
+
+
+def test_gradients_of_a_batch_of_cotangents() -> None:
+    x, linear = words(), made(3, torch.float32)
+    g = torch.randn(2, ROWS, 3)
+    found = torch.autograd.grad(linear(x), list(linear.parameters()), g, is_grads_batched=True)
+    for n in range(2):
+        wanted = torch.autograd.grad(dense(x, linear), list(linear.parameters()), g[n])
+        torch.testing.assert_close([f[n] for f in found], list(wanted), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_of_another_kind_raises_as_torch_does() -> None:
+    linear = made(3, torch.float32)
+    linear.bias = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="same dtype"):
+        linear(words())
+
+
+def test_features_may_change_where_only_the_bias_learns() -> None:
+    x, linear = words(), made(3, torch.float32)
+    linear.weight.requires_grad_(False)
+    out = linear(x)
+    x.mul_(2)
+    out.sum().backward()
+    assert linear.bias is not None
+    torch.testing.assert_close(linear.bias.grad, torch.full((3,), float(ROWS)))
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ def contract(x: Tensor, att: Tensor) -> Tensor:
 def contract_both(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """:func:`contract` with two vectors a head, ``[Hq, D]`` each."""
     results: tuple[Tensor, Tensor]
+    x, first, second = x.resolve_neg(), first.resolve_neg(), second.resolve_neg()
     if watched(x):
         results = torch.ops.unified_attn.contract(x, first, second)
     elif torch.is_grad_enabled():

@@ -79,6 +79,9 @@ def csr_attention(
             key_query = query @ _per_query_head(key_vectors.weight, query)
         else:
             key_weight = key_vectors.weight.transpose(1, 2)
+    keys_are_values = value is key
+    query, key = query.resolve_neg(), key.resolve_neg()  # kernels read memory as it is
+    value = key if keys_are_values else value.resolve_neg()
     one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
     call = Call(
         query, key, None if value is key else value, add, key_vectors.rows, value_vectors.rows, key_vectors.features,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from unified_attn.kernels.pages import LARGE, fresh
-from unified_attn.kernels.watched import watched
+from unified_attn.kernels.watched import watched, watched_gradient
 
 
 def linears(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -48,7 +48,6 @@ def _pays(size: int, a: Tensor, b: Tensor) -> bool:
         and a.device.type == "cpu"
         and not watched(a)
         and not watched(b)
-        and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
     )
 
@@ -63,7 +62,9 @@ class _Linears(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *weights_and_biases: Any) -> tuple[Tensor, ...]:
         count = len(weights_and_biases) // 2
         weights, biases = weights_and_biases[:count], weights_and_biases[count:]
-        ctx.save_for_backward(x, *weights)
+        # As torch does: what no gradient asks for is not held, and may change.
+        need_x, *needs = ctx.needs_input_grad
+        ctx.save_for_backward(x if any(needs[:count]) else None, *(w if need_x else None for w in weights))
         ctx.set_materialize_grads(False)
         return tuple(_product(x, w.t(), b) for w, b in zip(weights, biases, strict=True))
 
@@ -77,7 +78,7 @@ class _Linears(torch.autograd.Function):
         for n, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
             if grad is None:
                 continue
-            if need_x and (again or watched(grad)):
+            if need_x and (again or watched_gradient(grad)):
                 dx = grad @ weight if dx is None else dx + grad @ weight
             elif need_x:
                 dx = _product(grad, weight) if dx is None else dx.addmm_(grad, weight)

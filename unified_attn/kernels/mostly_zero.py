@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_launch import lanes
 from unified_attn.kernels.pages import fresh
-from unified_attn.kernels.watched import watched
+from unified_attn.kernels.watched import watched, watched_gradient
 
 LEAST = 2**20
 """Numbers in x from which on the look is worth its time."""
@@ -83,9 +83,9 @@ def nonzeros(x: Tensor) -> Nonzeros | None:
         or x.device.type != "cpu"
         or x.dtype not in (torch.float32, torch.float64)
         or x.stride(1) != 1
+        or x.is_neg()
         or (x.requires_grad and torch.is_grad_enabled())
         or watched(x)
-        or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     ):
         return None
@@ -130,7 +130,8 @@ def linear(x: Tensor, few: Nonzeros, weight: Tensor, bias: Tensor | None) -> Ten
     Returns:
         ``[N, D]``. Numbers are added in another order than by a dense product; weights that are not finite go there.
     """
-    if not _all_finite(weight.detach()):
+    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, bias))
+    if not alike or not _all_finite(weight.detach()):  # or torch says what is wrong
         return torch.nn.functional.linear(x, weight, bias)
     out: Tensor = _Linear.apply(weight, bias, x, few)
     return out
@@ -139,8 +140,9 @@ def linear(x: Tensor, few: Nonzeros, weight: Tensor, bias: Tensor | None) -> Ten
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, few: Nonzeros) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.few = few
+        need_weight = ctx.needs_input_grad[0]
+        ctx.save_for_backward(x if need_weight else None)
+        ctx.few = few if need_weight else None
         return few.times(weight.t(), bias)
 
     @staticmethod
@@ -148,7 +150,7 @@ class _Linear(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         need_weight, need_bias, *_ = ctx.needs_input_grad
         dweight: Tensor | None = None
-        if need_weight and (torch.is_grad_enabled() or watched(grad) or not _all_finite(grad)):
+        if need_weight and (torch.is_grad_enabled() or watched_gradient(grad) or not _all_finite(grad)):
             dweight = grad.t() @ x  # which can be differentiated again
         elif need_weight:
             dweight = ctx.few.transposed_times(grad).t()

@@ -30,14 +30,20 @@ _Record = ctypes.c_char * _RECORD.size
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
-_forked = False
+_forked = _teamed = False
 _scratch = threading.local()
 
 
 def _forget() -> None:
-    """In a forked child: the lock may have been held by a thread that does not exist here."""
+    """In a forked child: the lock may have been held by a thread that does not exist here, and no team does.
+
+    Torch's own operators would wait for the team that we started; on one thread, as in a data loader's workers, they
+    do not ask for one.
+    """
     global _lock, _pool, _forked
     _lock, _pool, _forked = threading.Lock(), None, True
+    if _teamed:
+        torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
@@ -63,8 +69,10 @@ def run(kernel: int, args: int, tasks: int, *, scratch_bytes: int = 0, alone: bo
     if workers == 1:
         enter.ctypes(place)
         return
+    global _teamed
     openmp = None if _forked else _openmp()
     if openmp is not None:
+        _teamed = True
         openmp(enter.address, place, workers, 0)
     else:
         _by_python(functools.partial(enter.ctypes, place), min(workers, tasks) - 1)
@@ -103,10 +111,20 @@ def _by_python(work: Callable[[], None], helpers: int) -> None:
     finally:
         # The caller takes part, so a helper that has not begun by now is not needed, and none can be waited for in
         # vain when several callers share the pool.
-        errors = [helper.exception() for helper in started if not helper.cancel()]
-    for error in errors:
-        if error is not None:
-            raise error
+        interrupts = [_waited(helper) for helper in started if not helper.cancel()]
+    for interrupt in interrupts:
+        if interrupt is not None:
+            raise interrupt
+
+
+def _waited(helper: Future[None]) -> BaseException | None:
+    """Waits whatever comes, since the helper uses the caller's memory; returns what came."""
+    came: BaseException | None = None
+    while True:
+        try:
+            return helper.exception() or came
+        except KeyboardInterrupt as interrupt:
+            came = interrupt
 
 
 def _executor() -> ThreadPoolExecutor:

@@ -7,7 +7,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def watched(tensor: Tensor) -> bool:
-    """Whether something traces or observes operators (a compiler, a mode, a subclass), and so has to see one.
+    """Whether something traces or observes operators (a compiler, a mode, a transform, a subclass), and has to see one.
 
     What is not watched calls the same functions without the dispatcher, whose own time is several times that of a small
     problem.
@@ -16,5 +16,11 @@ def watched(tensor: Tensor) -> bool:
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
         or type(tensor) not in _PLAIN
     )
+
+
+def watched_gradient(grad: Tensor) -> bool:
+    """The same of what a backward pass is given, which may also be a batch in disguise (``is_grads_batched``)."""
+    return watched(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
