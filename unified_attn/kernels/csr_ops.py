@@ -44,8 +44,8 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kept: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         call = Call(*inputs, *kept)
-        ctx.facts, ctx.kept = facts_of(call), kept
-        results = _forward(call, ctx.facts)
+        results = _forward(call, facts_of(call))
+        ctx.kept = kept
         ctx.save_for_backward(*results, *inputs)
         ctx.set_materialize_grads(False)
         return results
@@ -54,7 +54,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         call, needs = Call(*saved[3:], *ctx.kept), ctx.needs_input_grad[1:]
-        return (None, *_gradients(grads, saved[:3], call, ctx.facts, needs), *[None] * (_FIRST_KEPT - len(GRADIENTS)))
+        return (None, *_gradients(grads, saved[:3], call, needs), *[None] * (_FIRST_KEPT - len(GRADIENTS)))
 
 
 class Facts:
@@ -214,7 +214,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
     call = Call(*saved[3:], *ctx.options)
-    found = _gradients(grads, saved[:3], call, None, ctx.needs_input_grad)
+    found = _gradients(grads, saved[:3], call, ctx.needs_input_grad)
     return (*found, *[None] * (len(Call._fields) - len(GRADIENTS)))
 
 
@@ -222,7 +222,6 @@ def _gradients(
     grads: tuple[Tensor | None, ...],
     results: tuple[Tensor, ...],
     call: Call,
-    facts: Facts | None,
     needs: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """Those of the inputs that can have one, None where ``needs`` says no."""
@@ -236,7 +235,7 @@ def _gradients(
         found = torch.ops.unified_attn.csr_backward(*around, *call, wanted)
         return [x if need else None for x, need in zip(found, wanted, strict=True)]
     names = tuple(itertools.compress(GRADIENTS, wanted))
-    grad = _backward(call, facts_of(call) if facts is None else facts, around, names)
+    grad = _backward(call, facts_of(call), around, names)  # what was saved may have been laid out anew meanwhile
     return [grad.get(name) for name in GRADIENTS]
 
 

@@ -165,10 +165,10 @@ def _maps(x: Tensor, linears: Sequence[Linear]) -> Sequence[Tensor]:
     for each in linears:
         each.fit(x)
     weights, biases = [each.weight for each in linears], [each.bias for each in linears]
-    few = None
-    if not autocasts(x.device) and not any(map(watched, weights)):
-        few = mostly_zero.nonzeros(x)
-        if few is None:
-            return large.linears(x, weights, biases)
-    both = zip(weights, biases, strict=True)
-    return [linear(x, w, b) if few is None else mostly_zero.linear(x, few, w, b) for w, b in both]
+    both = list(zip(weights, biases, strict=True))
+    if autocasts(x.device) or any(map(watched, weights)):
+        return [linear(x, w, b) for w, b in both]
+    few = mostly_zero.nonzeros(x)
+    if few is None:
+        return large.linears(x, weights, biases)
+    return [mostly_zero.linear(x, few, w, b) for w, b in both]
