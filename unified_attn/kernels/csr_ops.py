@@ -134,7 +134,7 @@ def _backward(call: Call, facts: Facts, results: tuple[Any, ...], names: tuple[s
     if not facts.readable:
         call = call.readable()
         return _backward(call, facts_of(call), results, names)
-    grad = {name: _empty_grad(call, name) for name in names}
+    grad = {name: fresh(_empty_grad(call, name)) for name in names}
     if facts.empty:
         return {name: x.zero_() for name, x in grad.items()}
     saved = Saved.of(call, *results)

@@ -44,10 +44,10 @@ def add(a: Tensor, b: Tensor) -> Tensor:
 def _pays(size: int, a: Tensor, b: Tensor) -> bool:
     """Whether a result of so many numbers is large, and nothing looks on that knows torch's operators alone."""
     return (
-        size * a.element_size() >= LARGE
-        and a.device.type == "cpu"
-        and not watched(a)
+        not watched(a)  # first: what follows would bound the sizes of exported code
         and not watched(b)
+        and size * a.element_size() >= LARGE
+        and a.device.type == "cpu"
         and forward_ad._current_level < 0
     )
 

@@ -77,7 +77,8 @@ class Nonzeros(NamedTuple):
 def nonzeros(x: Tensor) -> Nonzeros | None:
     """The nonzeros of ``x [N, F]`` if they are few enough for sparse products to pay; else None, after a short look."""
     if (
-        x.dim() != 2
+        watched(x)  # first: what follows would bound the sizes of exported code
+        or x.dim() != 2
         or x.numel() < LEAST
         or x.shape[1] < WIDE
         or x.device.type != "cpu"
@@ -85,7 +86,6 @@ def nonzeros(x: Tensor) -> Nonzeros | None:
         or x.stride(1) != 1
         or x.is_neg()
         or (x.requires_grad and torch.is_grad_enabled())
-        or watched(x)
         or forward_ad._current_level >= 0
     ):
         return None
