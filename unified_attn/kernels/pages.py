@@ -3,6 +3,9 @@
 Fresh memory comes in pages of 4 KiB, each of which the system clears at its first touch: for a result of 87 MB that can
 take as long as to compute it. Where Linux leaves large pages to those who ask (``madvise``, the default of many
 distributions) we ask for what we allocate; elsewhere nothing happens.
+
+Measured where a guest gives its free memory back to the host after two seconds (free page reporting): 520 MB are
+cleared in 46 ms instead of 115 by steps that follow each other, in 400 to 600 ms by the first after a pause.
 """
 
 from __future__ import annotations
