@@ -337,11 +337,11 @@ class Problem(Positioned):
         lowest = [values <= torch.finfo(values.dtype).min for values in found]
         if len(found) == 1 and hidden is None:  # in one pass
             total = found[0].to(self.dtype).masked_fill(lowest[0], -torch.inf)
-            found = []
-        for values, low in zip(found, lowest, strict=False):
-            values = values.to(self.dtype).masked_fill(low, 0.0)
-            hidden = low if hidden is None else hidden | low
-            total = values if total is None else total + values
+        else:
+            for values, low in zip(found, lowest, strict=True):
+                values = values.to(self.dtype).masked_fill(low, 0.0)
+                hidden = low if hidden is None else hidden | low
+                total = values if total is None else total + values
         if hidden is not None:
             if total is None:
                 total = torch.zeros((), dtype=self.dtype, device=hidden.device)

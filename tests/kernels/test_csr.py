@@ -23,6 +23,7 @@ from unified_attn.kernels.csr import csr_attention
 from unified_attn.kernels.csr_launch import Plans
 from unified_attn.vectors import Operands
 
+forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
 NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
 
 
@@ -557,9 +558,7 @@ def _in_child(queue, tensors, rows, want):
 
 
 @pytest.mark.usefixtures("restore_threads")
-@pytest.mark.skipif(
-    not hasattr(sys, "getwindowsversion") and sys.platform == "darwin", reason="fork is unsafe on macOS"
-)
+@forks
 @pytest.mark.filterwarnings(NEEDLESS)
 def test_fork_after_a_call():
     torch.set_num_threads(2)
@@ -596,7 +595,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
+@forks
 def test_torchs_own_operators_in_a_forked_child():
     """They would wait for the threads that our call started in the parent."""
     assert fresh(FORKED).split()[-1] == "7"

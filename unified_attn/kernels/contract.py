@@ -77,7 +77,7 @@ def _run(make: Any, x: Tensor, dx: Tensor | None, *sides: tuple[Tensor, Tensor, 
     args = [x.data_ptr(), *_bytes(x, 0, 2, 1), heads, size, nodes, blocks, *_place(dx)]
     for att, product, datt in sides:
         args += [att.data_ptr(), att.shape[0], *_place(product), *_place(datt)]
-    record = (ctypes.c_int64 * len(args))(*args)
+    record = threads.words(*args)
     threads.run(make(bits, *lanes(size, bits)).address, ctypes.addressof(record), batch * blocks)
 
 

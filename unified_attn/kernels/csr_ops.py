@@ -201,7 +201,7 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
 def _split(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Call, tuple[str, ...]]:
     """The inputs of the backward operator."""
     *rest, needs = inputs
-    names = tuple(name for name, need in zip(GRADIENTS, needs, strict=True) if need)
+    names = tuple(itertools.compress(GRADIENTS, needs))
     return tuple(rest[:6]), Call(*rest[6:]), names
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from unified_attn.kernels.pages import LARGE, fresh
 from unified_attn.kernels.watched import watched, watched_gradient
@@ -48,7 +47,6 @@ def _pays(size: int, a: Tensor, b: Tensor) -> bool:
         and not watched(b)
         and size * a.element_size() >= LARGE
         and a.device.type == "cpu"
-        and forward_ad._current_level < 0
     )
 
 
@@ -92,10 +90,10 @@ class _Linears(torch.autograd.Function):
 class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.a_row = b.dim() == 1
+        ctx.b_is_row = b.dim() == 1
         return torch.add(a, b, out=fresh(a.new_empty(a.shape)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_a, need_b = ctx.needs_input_grad
-        return grad if need_a else None, (grad.sum(0) if ctx.a_row else grad) if need_b else None
+        return grad if need_a else None, (grad.sum(0) if ctx.b_is_row else grad) if need_b else None

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_launch import lanes
@@ -69,7 +68,7 @@ class Nonzeros(NamedTuple):
         table, size = table.contiguous(), table.shape[1]
         out, step = fresh(table.new_empty(rows, size)), size * table.element_size()
         parts = [x.data_ptr() for x in (self.begins, self.ends, self.columns, self.values, table)]
-        args = _words(*parts, step, extra, out.data_ptr(), step, self.shape[0], size)
+        args = threads.words(*parts, step, extra, out.data_ptr(), step, self.shape[0], size)
         threads.run(kernel.address, ctypes.addressof(args), tasks)
         return out
 
@@ -86,7 +85,6 @@ def nonzeros(x: Tensor) -> Nonzeros | None:
         or x.stride(1) != 1
         or x.is_neg()
         or (x.requires_grad and torch.is_grad_enabled())
-        or forward_ad._current_level >= 0
     ):
         return None
     return _listed(x.detach())
@@ -104,13 +102,9 @@ def _listed(x: Tensor) -> Nonzeros | None:
     columns, values = torch.empty(tasks * room, dtype=torch.int32), x.new_empty(tasks * room)
     item = x.element_size()
     parts = [t.data_ptr() for t in (begins, ends, columns, values)]
-    args = _words(x.data_ptr(), x.stride(0) * item, rows, size, room, *parts, 0)
+    args = threads.words(x.data_ptr(), x.stride(0) * item, rows, size, room, *parts, 0)
     threads.run(make_scan(8 * item).address, ctypes.addressof(args), tasks)
     return Nonzeros((rows, size), begins, ends, columns, values) if args[len(args) - 1] == 0 else None
-
-
-def _words(*numbers: int) -> Any:
-    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def _all_finite(x: Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from unified_attn._compiling import of_integers
+from unified_attn._compiling import inlined, of_integers
 from unified_attn.kernels.csr_pair import STAMP
 from unified_attn.kernels.lanes import (
     TAIL,
@@ -77,21 +77,39 @@ def make_scan(bits: int) -> Any:
     return scan
 
 
+@inlined
+def factors(args):
+    """What a product is told.
+
+    Begins, ends; indices (int32), values; table and its stride; one more; out and its stride; rows, size.
+    """
+    return (
+        peek_int64(args),
+        peek_int64(args + 8),
+        peek_int64(args + 16),
+        peek_int64(args + 24),
+        peek_int64(args + 32),
+        peek_int64(args + 40),
+        peek_int64(args + 48),
+        peek_int64(args + 56),
+        peek_int64(args + 64),
+        peek_int64(args + 72),
+        peek_int64(args + 80),
+    )
+
+
 @lru_cache(None)
 def make_product(bits: int, width: int, kind: int) -> Any:
     """The kernel ``(args, scratch, number)``: ``out[i] = start + sum over a row's nonzeros of value table[index]``.
 
-    ``args``: begins, ends; indices (int32), values; table and its stride; start or 0; out and its stride; rows, size.
+    ``args``: :func:`factors`, with the address of ``start``, or 0, for the one more.
     """
     stamp = STAMP
 
     @of_integers
     def product(args, scratch, number):
         like = lanes(bits, width, kind)
-        begins, ends, indices = peek_int64(args), peek_int64(args + 8), peek_int64(args + 16)
-        values, table, table_n = peek_int64(args + 24), peek_int64(args + 32), peek_int64(args + 40)
-        start, out, out_n = peek_int64(args + 48), peek_int64(args + 56), peek_int64(args + 64)
-        rows, size = peek_int64(args + 72), peek_int64(args + 80)
+        begins, ends, indices, values, table, table_n, start, out, out_n, rows, size = factors(args)
         if rows + stamp < 0:
             return
         one = float_size(like)
@@ -115,17 +133,14 @@ def make_transposed_product(bits: int) -> Any:
     """The kernel ``(args, scratch, number)``: ``out[column] = sum over the nonzeros in it of value table[row]``.
 
     A task does 16 columns of out, over all nonzeros: no list by columns is needed, and what it adds to stays in the
-    cache. ``args``: as :func:`make_product`, with the columns of the matrix in place of ``start``.
+    cache. ``args``: :func:`factors`, with the number of columns of the matrix for the one more.
     """
     stamp = STAMP
 
     @of_integers
     def product(args, scratch, number):
         like = lanes(bits, 16, TAIL)
-        begins, ends, indices = peek_int64(args), peek_int64(args + 8), peek_int64(args + 16)
-        values, table, table_n = peek_int64(args + 24), peek_int64(args + 32), peek_int64(args + 40)
-        columns, out, out_n = peek_int64(args + 48), peek_int64(args + 56), peek_int64(args + 64)
-        rows, size = peek_int64(args + 72), peek_int64(args + 80)
+        begins, ends, indices, values, table, table_n, columns, out, out_n, rows, size = factors(args)
         if rows + stamp < 0:
             return
         one = float_size(like)

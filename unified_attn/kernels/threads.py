@@ -78,6 +78,11 @@ def run(kernel: int, args: int, tasks: int, *, scratch_bytes: int = 0, alone: bo
         _by_python(functools.partial(enter.ctypes, place), min(workers, tasks) - 1)
 
 
+def words(*numbers: int) -> Any:
+    """A record of 64-bit integers, for ``ctypes.addressof``."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
 @functools.cache
 def _enter() -> Any:
     from unified_attn.kernels.team import make
@@ -111,10 +116,10 @@ def _by_python(work: Callable[[], None], helpers: int) -> None:
     finally:
         # The caller takes part, so a helper that has not begun by now is not needed, and none can be waited for in
         # vain when several callers share the pool.
-        interrupts = [_waited(helper) for helper in started if not helper.cancel()]
-    for interrupt in interrupts:
-        if interrupt is not None:
-            raise interrupt
+        errors = [_waited(helper) for helper in started if not helper.cancel()]
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 def _waited(helper: Future[None]) -> BaseException | None:
