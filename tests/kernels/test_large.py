@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -197,12 +198,89 @@ def _flags(address: int) -> list[str]:
     return []
 
 
+@pytest.fixture
+def nothing_kept() -> Iterator[None]:
+    pages.release()
+    yield
+    pages.release()
+
+
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system knows no large pages")
-def test_large_pages_are_asked_for() -> None:
+def test_large_pages_are_asked_for(nothing_kept: None) -> None:
     size = 2**25
-    plain, x = torch.empty(size), torch.empty(size)
-    assert pages.fresh(x) is x
+    plain, x = torch.empty(size), pages.empty(torch.empty(0), size)
     middle = 4 * (size // 2)
     assert "hg" in _flags(x.data_ptr() + middle)
     assert "hg" not in _flags(plain.data_ptr() + middle)
-    assert pages.fresh(torch.empty(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_memory_is_used_again(nothing_kept: None, dtype: torch.dtype) -> None:
+    like = torch.empty(0, dtype=dtype)
+    x = pages.empty(like, 5, 2**20)
+    assert x.shape == (5, 2**20) and x.is_contiguous() and x.dtype == dtype
+    first, view = x.fill_(3.0).data_ptr(), x[2:].t()
+    assert pages.empty(like, 5, 2**20).data_ptr() != first
+    del x
+    other = pages.empty(like, 5, 2**20).fill_(4.0)
+    assert other.data_ptr() != first  # a view holds it
+    assert bool((view == 3.0).all())
+    del view
+    turned = pages.empty_strided(like, (2**20, 5), (1, 2**20))
+    assert turned.data_ptr() == first  # the same size
+    assert turned.stride() == (1, 2**20)
+
+
+def test_sizes_serve_what_is_a_little_smaller(nothing_kept: None) -> None:
+    like = torch.empty(0)
+    first = pages.empty(like, 2**22).data_ptr()
+    assert pages.empty(like, 2**22 - 2**16).data_ptr() == first
+    assert pages.release() == 2**24
+    pages.empty(like, 2**22)
+    pages.empty(like, 2**21)  # half of it: before new memory is asked for, what is kept is given back
+    assert pages.release() == 2**23
+
+
+def test_no_more_is_kept_than_said(nothing_kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "KEPT", 3 * 2**23)
+    held = [pages.empty(torch.empty(0), 2**21) for _ in range(5)]
+    del held
+    assert pages.release() == 3 * 2**23
+    assert pages.release() == 0
+
+
+def test_small_and_traced_memory_is_torchs() -> None:
+    assert pages.empty(torch.empty(0), 3, 2).untyped_storage().resizable()
+    assert pages.empty(torch.empty(0), 0).shape == (0,)
+    assert pages.empty(torch.empty(0, device="meta"), 2**24).is_meta
+
+
+def test_threads_share_what_is_kept(nothing_kept: None) -> None:
+    """No block is in two hands: each thread finds in its own what it wrote."""
+    like = torch.empty(0)
+
+    def work(mark: int) -> bool:
+        right = True
+        for _ in range(20):
+            x = pages.empty(like, 2**21).fill_(float(mark))
+            right = right and bool((x == mark).all())
+            del x
+        return right
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_results_outlive_the_step(nothing_kept: None) -> None:
+    """A gradient that became a parameter's own stays what it was while later steps take memory."""
+    layer = GATv2Conv(64, 32, heads=4)
+    edges = torch.randint(0, 20_000, (2, 50_000), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    out = layer(x, edges)
+    out.square().mean().backward()
+    kept_out, kept_grad = out.detach().clone(), x.grad.clone()
+    for _ in range(2):
+        y = torch.randn(20_000, 64).requires_grad_()
+        layer(y, edges).sum().backward()
+    assert out.equal(kept_out)
+    assert x.grad.equal(kept_grad)

@@ -46,11 +46,11 @@ class CSR(Backend):
         of_vectors = [x for side in (key_vectors, value_vectors) for x in (side.rows, side.features, side.weight)]
         of_score = [form.att, form.contract_query, form.contract_key, form.edge]
         refuse_tangents(self.name, form.query, form.key, low.v, low.add, *of_score, *of_vectors)
-        query, key, key_vectors = _contracted(form, key_vectors)
+        query, key, value, key_vectors = _contracted(form, low.v, key_vectors)
         return csr_attention(
             query,
             key,
-            low.v,
+            value,
             low.rows(),
             add=low.add,
             key_vectors=key_vectors,
@@ -76,20 +76,22 @@ def _operands(vectors: Vectors | None) -> Operands:
     return NO_VECTORS if vectors is None else vectors.operands()
 
 
-def _contracted(form: Form, key_vectors: Operands) -> tuple[Tensor, Tensor, Operands]:
-    """Query, key and key vectors of a form, contracted if it asks for that."""
+def _contracted(form: Form, value: Tensor, key_vectors: Operands) -> tuple[Tensor, Tensor, Tensor, Operands]:
+    """Query, key, value and key vectors of a form, contracted if it asks for that."""
     if form.contract_query is None or form.contract_key is None:
-        return form.query, form.key, key_vectors
+        return form.query, form.key, value, key_vectors
     scalars = None if form.key_vectors is None else form.key_vectors.contracted(form.contract_key)
     if form.edge is not None:
         edge = Stored(form.edge[..., None])
         scalars = edge if scalars is None else scalars + edge
     key_vectors = _operands(scalars)
     if form.query is form.key:
-        query, key = contract_both(form.query, form.contract_query, form.contract_key)
+        query, key, same = contract_both(form.query, form.contract_query, form.contract_key)
     else:
-        query, key = contract(form.query, form.contract_query), contract(form.key, form.contract_key)
-    return query[..., None], key[..., None], key_vectors
+        query, _ = contract(form.query, form.contract_query)
+        key, same = contract(form.key, form.contract_key)
+    value = same if value is form.key else value  # then its gradient is added to
+    return query[..., None], key[..., None], value, key_vectors
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.kernels.flash import flash
-from unified_attn.kernels.pages import fresh
+from unified_attn.kernels.pages import empty, empty_strided
 from unified_attn.problem import Problem, dropout, silence
 from unified_attn.strips import Cut, high_cut, low_cut, strips
 from unified_attn.tiles import Strip
@@ -148,7 +148,7 @@ class _Results:
     def __init__(self, q: Tensor, v: Tensor, strips: Strips) -> None:
         self.all_rows = slice(0, q.shape[2])
         # The heads of a row side by side, as the kernel writes them.
-        self.out = fresh(q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])).transpose(1, 2)
+        self.out = empty(q, q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
         self.lse = q.new_empty(q.shape[:3])
         if sum(strip.tiles * strip.height for strip in strips.strips) < q.shape[2]:
             self.out.zero_(), self.lse.fill_(-torch.inf)  # what no strip writes
@@ -190,7 +190,7 @@ class _Tiles(torch.autograd.Function):
         ]
         strips, batch = ctx.plan.backward.strips, q.shape[0]
         once = len(strips) == 1 and strips[0].is_all(q.shape[2], k.shape[2]) and (strips[0].tiles == 1 or batch == 1)
-        gradients = [] if once else [fresh(torch.empty_like(x)).zero_() for x in (q, k, v)]
+        gradients = [] if once else [_zeros(x) for x in (q, k, v)]
         for part in ctx.plan.backward.parts(tuple(learned), ctx.plan.seed):
             strip, entry, table, factors = part
             d_table = d_learned[strip.number] if learned else None
@@ -229,3 +229,8 @@ def is_tame(x: Tensor) -> bool:
 
 def _learns(table: Tensor | None) -> bool:
     return table is not None and table.requires_grad
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """As ``torch.zeros_like``."""
+    return empty_strided(like, like.shape, torch.empty_like(like, device="meta").stride()).zero_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NoReturn, cast
 
 import torch
@@ -142,7 +141,7 @@ class Sum(Bias):
 
     @property
     def terms(self) -> tuple[Bias, ...]:
-        return tuple(cast(Iterator[Bias], iter(self._terms)))
+        return cast(tuple[Bias, ...], tuple(self._terms._modules.values()))  # a ModuleList takes ten times as long
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.terms))

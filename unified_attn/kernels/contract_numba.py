@@ -1,7 +1,4 @@
-"""The loops of ``contract``. Needs numba.
-
-Addresses are bytes, and so are strides. All but x is dense.
-"""
+"""The loops of ``contract``. Needs numba."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -10,6 +7,28 @@ from functools import lru_cache
 from typing import Any
 
 from unified_attn._compiling import inlined, of_integers
+from unified_attn.kernels.contract_args import (
+    ADDS,
+    ATT,
+    BLOCK,
+    BLOCKS,
+    DATT,
+    DATT_B,
+    DX,
+    DX_B,
+    FIRST,
+    HEADS,
+    KV_HEADS,
+    NODES,
+    PRODUCT,
+    PRODUCT_B,
+    SECOND,
+    SIZE,
+    X_B,
+    X_H,
+    X_N,
+    X,
+)
 from unified_attn.kernels.csr_packed import eight_products, is_eight
 from unified_attn.kernels.csr_pair import STAMP, dot
 from unified_attn.kernels.lanes import (
@@ -28,21 +47,11 @@ from unified_attn.kernels.lanes import (
     zero,
 )
 
-BLOCK = 512
-"""Nodes a task."""
-
-# What kernels are told, 8 bytes each. Of x [B, KV_HEADS, NODES, SIZE]: address, strides, sizes, blocks of nodes an
-# item; dx and its stride. Then of either side, FIRST and SECOND: att [HEADS, SIZE]; the product [B, NODES, HEADS], or
-# its gradient, and its stride; datt [B * BLOCKS, HEADS, SIZE] and its stride.
-X, X_B, X_N, X_H, KV_HEADS, SIZE, NODES, BLOCKS, DX, DX_B = range(0, 10 * 8, 8)
-FIRST, SECOND = 10 * 8, 16 * 8
-ATT, HEADS, PRODUCT, PRODUCT_B, DATT, DATT_B = range(0, 6 * 8, 8)
-
 
 @inlined
 def word(args, place):
-    """One of these numbers."""
-    return peek_int64(args + place)
+    """The number at this place."""
+    return peek_int64(args + 8 * place)
 
 
 @inlined
@@ -108,7 +117,7 @@ def make_forward(bits: int, width: int, kind: int) -> Any:
 
 @lru_cache(None)
 def make_backward(bits: int, width: int, kind: int) -> Any:
-    """The kernel ``(args, scratch, number)``: writes dx of the nodes of one block, and its own part of datt.
+    """The kernel ``(args, scratch, number)``: dx of the nodes of one block, and its own part of datt.
 
     x is not read where a node's gradients are 0.
     """
@@ -122,7 +131,7 @@ def make_backward(bits: int, width: int, kind: int) -> Any:
         if nodes + stamp < 0:
             return
         item, block = number // blocks, number % blocks
-        begin, end = block * BLOCK, min((block + 1) * BLOCK, nodes)
+        begin, end, adds = block * BLOCK, min((block + 1) * BLOCK, nodes), word(args, ADDS) != 0
         x, x_n, dx = word(args, X) + item * word(args, X_B), word(args, X_N), word(args, DX) + item * word(args, DX_B)
         a_heads, b_heads = word(args, FIRST + HEADS), word(args, SECOND + HEADS)
         a_group, b_group = a_heads // kv_heads, b_heads // kv_heads
@@ -146,7 +155,7 @@ def make_backward(bits: int, width: int, kind: int) -> Any:
                         t = slope_at(like, b_grad, b_heads, n, b_own, has_b)
                         to = dx + (n * kv_heads + h) * size * one + at
                         grad = fma(splat(like, s), a, splat(like, t) * b)
-                        if g > 0:
+                        if g > 0 or adds:
                             grad = grad + load(like, to, left)
                         store(to, grad, left)
                         if s != 0 or t != 0:

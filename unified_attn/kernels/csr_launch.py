@@ -28,6 +28,7 @@ from unified_attn.kernels.csr_args import (
     scratch_floats,
 )
 from unified_attn.kernels.csr_call import Call, all_strides
+from unified_attn.kernels.pages import empty
 
 _BLOCK_WORK = 2**18  # floats read per task: near a quarter of a millisecond, far more than handing it over takes
 _PIECE_WORK = 2**20  # floats read for one row: what is longer is cut
@@ -170,8 +171,8 @@ def empty_nodes(like: Tensor, heads: int, size: int) -> Tensor:
     """Uninitialised ``[B, heads, N, size]`` in the order of ``like [B, H, N, D]``."""
     batch, _, nodes, _ = like.shape
     if node_major(like):
-        return like.new_empty(batch, nodes, heads, size).transpose(1, 2)
-    return like.new_empty(batch, heads, nodes, size)
+        return empty(like, batch, nodes, heads, size).transpose(1, 2)
+    return empty(like, batch, heads, nodes, size)
 
 
 def zeros_add(add: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from unified_attn.kernels import csr_passes, csr_pieces
 from unified_attn.kernels.csr_call import GRADIENTS, SCHEMA, TENSORS, Call, layout_of
 from unified_attn.kernels.csr_launch import Plans, empty_nodes, longest_row, zeros_add
 from unified_attn.kernels.csr_passes import Grads, Launches, Saved
-from unified_attn.kernels.pages import fresh
+from unified_attn.kernels.pages import empty_strided
 from unified_attn.kernels.watched import watched
 
 _NODES = ("query", "key", "value", "key_query")
@@ -87,7 +87,7 @@ class Facts:
     def results(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Space for out, lse and mixed."""
         out, lse, mixed = self._results
-        return fresh(like.new_empty_strided(*out)), like.new_empty_strided(*lse), like.new_empty_strided(*mixed)
+        return empty_strided(like, *out), like.new_empty_strided(*lse), like.new_empty_strided(*mixed)
 
     def launches_of(self, backward: object) -> Launches:
         """Those of a backward pass with this layout and these gradients."""
@@ -134,7 +134,7 @@ def _backward(call: Call, facts: Facts, results: tuple[Any, ...], names: tuple[s
     if not facts.readable:
         call = call.readable()
         return _backward(call, facts_of(call), results, names)
-    grad = {name: fresh(_empty_grad(call, name)) for name in names}
+    grad = {name: _empty_grad(call, name) for name in names}
     if facts.empty:
         return {name: x.zero_() for name, x in grad.items()}
     saved = Saved.of(call, *results)

@@ -40,6 +40,7 @@ K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, KWEIGHT_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD
 # Numba's disk cache looks at the file of a kernel, not at those of what it calls. As a constant inside each kernel,
 # this number makes any change of these a new cache entry.
 _CALLED = (
+    "kernels/contract_args.py",
     "kernels/csr_args.py",
     "kernels/csr_packed.py",
     "kernels/csr_pair.py",

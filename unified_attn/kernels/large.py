@@ -1,4 +1,4 @@
-"""The dense steps of a layer into large pages, where torch would be given its memory page by page: see ``pages``.
+"""The dense steps of a layer into memory that is used again, where torch would be given fresh pages: see ``pages``.
 
 What is small, traced, transformed or not on a CPU goes to torch's own operators, which give the same numbers.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unified_attn.kernels.pages import LARGE, fresh
+from unified_attn.kernels.pages import LARGE, empty
 from unified_attn.kernels.watched import watched, watched_gradient
 
 
@@ -51,7 +51,7 @@ def _pays(size: int, a: Tensor, b: Tensor) -> bool:
 
 
 def _product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
-    out = fresh(a.new_empty(a.shape[0], b.shape[1]))
+    out = empty(a, a.shape[0], b.shape[1])
     return torch.mm(a, b, out=out) if start is None else torch.addmm(start, a, b, out=out)
 
 
@@ -91,7 +91,7 @@ class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.b_is_row = b.dim() == 1
-        return torch.add(a, b, out=fresh(a.new_empty(a.shape)))
+        return torch.add(a, b, out=empty(a, *a.shape))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

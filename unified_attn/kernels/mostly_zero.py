@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_launch import lanes
-from unified_attn.kernels.pages import fresh
+from unified_attn.kernels.pages import empty
 from unified_attn.kernels.watched import watched, watched_gradient
 
 LEAST = 2**20
@@ -66,7 +66,7 @@ class Nonzeros(NamedTuple):
 
     def _product(self, kernel: Any, tasks: int, table: Tensor, rows: int, extra: int) -> Tensor:
         table, size = table.contiguous(), table.shape[1]
-        out, step = fresh(table.new_empty(rows, size)), size * table.element_size()
+        out, step = empty(table, rows, size), size * table.element_size()
         parts = [x.data_ptr() for x in (self.begins, self.ends, self.columns, self.values, table)]
         args = threads.words(*parts, step, extra, out.data_ptr(), step, self.shape[0], size)
         threads.run(kernel.address, ctypes.addressof(args), tasks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
@@ -238,7 +238,7 @@ class Compound(Mask):
     @property
     def parts(self) -> tuple[Mask, ...]:
         """The masks that are joined."""
-        return tuple(cast(Iterator[Mask], iter(self._parts)))
+        return cast(tuple[Mask, ...], tuple(self._parts._modules.values()))  # a ModuleList takes ten times as long
 
     def check(self, shape: Shape) -> None:
         for part in self.parts:
