@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unified_attn.dropout import keep
 from unified_attn.pairs import Pairs, Positioned, Shape, check_integers, counted, describe, fit, fits
-from unified_attn.rows import Rows
+from unified_attn.rows import Listed, Rows
 from unified_attn.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ class Lowered:
         Raises:
             ValueError: If the problem is dense.
         """
-        if self.pairs.pairs is None:
-            raise ValueError("a dense problem lists no pairs")
-        return self.pairs.pairs.rows()
+        return self._listed().rows()
 
     @property
     def group(self) -> int:
@@ -142,6 +140,20 @@ class Lowered:
     def silenced(self) -> Lowered:
         """The same with 0 in place of what takes part in no visible pair; that may be NaN, and reaches nothing."""
         return _silenced(self)
+
+    def without_lone_queries(self) -> Lowered:
+        """The same with 0 in place of queries of no pair, hidden or not.
+
+        Raises:
+            ValueError: If the problem is dense.
+        """
+        queries, _ = self._listed().met()
+        return self if queries is None else replace(self, q=_silence(self.q, queries[None, None]))
+
+    def _listed(self) -> Listed:
+        if self.pairs.pairs is None:
+            raise ValueError("a dense problem lists no pairs")
+        return self.pairs.pairs
 
     def form(self) -> Form | None:
         """The score in the form of a fused kernel, or None."""
@@ -360,16 +372,19 @@ def _silenced(low: Lowered) -> Lowered:
             return low
         visible = (low.add != -torch.inf).expand(-1, -1, shape.num_queries, shape.num_keys)
         queries, keys = visible.any(3), visible.any(2)
+    elif low.add is None:
+        some_queries, some_keys = (x if x is None else x[None, None] for x in low._listed().met())
+        return replace(low, q=_silence(low.q, some_queries), k=_silence(low.k, some_keys), v=_silence(low.v, some_keys))
     else:
         query, key = low.pairs.query.flatten(), low.pairs.key.flatten()
-        seen = torch.ones(1, 1, 1, dtype=torch.bool) if low.add is None else low.add != -torch.inf
-        seen = seen.to(low.q.device).expand(*seen.shape[:2], query.shape[0])
+        seen = low.add != -torch.inf
+        seen = seen.expand(*seen.shape[:2], query.shape[0])
         ends = ((query, shape.num_queries), (key, shape.num_keys))
         queries, keys = (
             seen.new_zeros((*seen.shape[:2], size), dtype=torch.int32).index_add(2, end, seen.int()) > 0
             for end, size in ends
         )
-        if low.add is not None and not (low.key_vectors is None and low.value_vectors is None):
+        if not (low.key_vectors is None and low.value_vectors is None):
             if seen.shape[1] > 1:
                 seen = seen.unflatten(1, (low.k.shape[1], low.group)).any(2)
             unseen = ~seen.any(0).t()
@@ -391,8 +406,13 @@ def silence(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> t
     """
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
         keys = keys.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
-    queries, keys = ~queries[..., None], ~keys[..., None]
-    return q.masked_fill(queries, 0.0), k.masked_fill(keys, 0.0), v.masked_fill(keys, 0.0)
+    return _silence(q, queries), _silence(k, keys), _silence(v, keys)
+
+
+def _silence(x: Tensor, seen: Tensor | None) -> Tensor:
+    """x ``[B, H, N, D]`` where ``seen [1 | B, 1 | H, N]``, else 0; None = everywhere."""
+    # Not masked_fill, which lays heads out anew: kernels are made for a node's heads next to each other.
+    return x if seen is None else torch.where(seen[..., None], x, x.new_zeros(()))
 
 
 def build(

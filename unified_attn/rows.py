@@ -43,6 +43,10 @@ class Rows:
     t_edge: Tensor
 
 
+Met = tuple[Tensor | None, Tensor | None]
+"""Which queries, ``[Nq]`` bool, and which keys, ``[Nk]``, are in a pair; None = all of them."""
+
+
 @dataclass(eq=False)
 class PairList:
     """Pairs (query[e], key[e]) in the order of their ids.
@@ -61,11 +65,21 @@ class PairList:
     num_keys: int
     edges: bool = False
     _rows: Rows | None = field(default=None, repr=False)
+    _met: Met | None = field(default=None, repr=False)
 
     @property
     def num_pairs(self) -> int:
         """E."""
         return self.query.shape[0]
+
+    def met(self) -> Met:
+        """Which queries and keys are in a pair; looked up once, outside of compiled code."""
+        if torch.compiler.is_compiling():
+            return _met(self)
+        if self._met is None:
+            with torch.inference_mode(False):  # what is kept may take part in training later
+                self._met = _met(self)
+        return self._met
 
     def list(self) -> PairList:
         """Itself: what lists pairs on demand is asked in the same way."""
@@ -98,6 +112,10 @@ class RowList:
     _query: Tensor | None = field(default=None, repr=False)
     _key: Tensor | None = field(default=None, repr=False)
     _rows: Rows | None = field(default=None, repr=False)
+
+    def met(self) -> Met:
+        """Which queries and keys are in a pair."""
+        return _met(self)
 
     @property
     def num_pairs(self) -> int:
@@ -154,6 +172,16 @@ class RowList:
     def _compressed(self) -> Rows:
         edge = torch.arange(self.num_pairs, dtype=torch.int32, device=self.col.device)
         return Rows(self.indptr[None], self.col, edge, *transpose_rows(self.indptr, self.col, self.num_keys))
+
+
+def _met(pairs: Listed) -> Met:
+    ends = ((pairs.query, pairs.num_queries), (pairs.key, pairs.num_keys))
+    queries, keys = (
+        torch.zeros(size, dtype=torch.bool, device=end.device).index_fill(0, end, True) for end, size in ends
+    )
+    if torch.compiler.is_compiling():
+        return queries, keys
+    return None if bool(queries.all()) else queries, None if bool(keys.all()) else keys
 
 
 Listed = PairList | RowList

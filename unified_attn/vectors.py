@@ -34,15 +34,21 @@ class Operands:
 
 NO_VECTORS = Operands()
 
+FORMED = 2**21
+"""Numbers up to which projected features are formed for every edge: one product of matrices is then quicker than to
+project inside of a kernel."""
+
 
 class Vectors(ABC):
     """A vector r_p for each pair p and key head.
 
     Attributes:
-        projects: Whether a fused kernel gets features and a weight, by which it may multiply queries.
+        projects: Whether a fused kernel gets features and a weight, by which queries may be multiplied.
+        forms: Whether :meth:`operands` multiplies what is held for an edge.
     """
 
     projects = False
+    forms = False
 
     @abstractmethod
     def at_pairs(self) -> Tensor:
@@ -140,7 +146,7 @@ class Looked(Vectors):
 
 @dataclass(frozen=True, eq=False)
 class Projected(Vectors):
-    """A linear map of an edge's features: nothing of size E x Hkv x D.
+    """A linear map of an edge's features: nothing of size E x Hkv x D, unless that is small.
 
     Args:
         features: ``[E, F]``.
@@ -149,13 +155,29 @@ class Projected(Vectors):
 
     features: Tensor
     weight: Tensor
-    projects = True
+
+    @property
+    def projects(self) -> bool:  # type: ignore[override]
+        heads, size, _ = self.weight.shape
+        # Compiled code keeps its sizes open.
+        return torch.compiler.is_compiling() or self.features.shape[0] * heads * size > FORMED
+
+    @property
+    def forms(self) -> bool:  # type: ignore[override]
+        return not self.projects
 
     def at_pairs(self) -> Tensor:
-        return torch.einsum("ef,hdf->hed", self.features, self.weight)[None]
+        return self._rows().transpose(0, 1)[None]
 
     def operands(self) -> Operands:
-        return Operands(features=self.features, weight=self.weight)
+        if self.projects:
+            return Operands(features=self.features, weight=self.weight)
+        return Operands(rows=self._rows())
+
+    def _rows(self) -> Tensor:
+        """``[E, Hkv, D]``."""
+        heads, size, _ = self.weight.shape
+        return (self.features @ self.weight.flatten(0, 1).t()).unflatten(1, (heads, size))
 
     def contracted(self, att: Tensor) -> Vectors:
         weight = _contracted(self.weight.permute(2, 0, 1), att)[..., 0]  # [F, Hq]
@@ -175,6 +197,10 @@ class Joint(Vectors):
     @property
     def projects(self) -> bool:  # type: ignore[override]
         return self.first.projects or self.second.projects
+
+    @property
+    def forms(self) -> bool:  # type: ignore[override]
+        return self.first.forms or self.second.forms or (self.first.projects and self.second.projects)
 
     def at_pairs(self) -> Tensor:
         return self.first.at_pairs() + self.second.at_pairs()

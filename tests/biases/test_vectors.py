@@ -26,10 +26,17 @@ from unified_attn import (
     attention_weights,
     attention_with_lse,
 )
+from unified_attn import vectors as vectors_module
 from unified_attn.problem import Problem
 
 LISTED = pytest.mark.parametrize("backend", ["reference", "scatter", "csr"])
 SCORES = pytest.mark.parametrize("name", ["dot", "softcap", "gatv2", "gat", "own"])
+
+
+@pytest.fixture(autouse=True, params=[vectors_module.FORMED, 0], ids=["formed", "projected"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few edges' projections are formed, many are made inside of the kernel."""
+    monkeypatch.setattr(vectors_module, "FORMED", request.param)
 
 
 class L1(Score):
@@ -212,9 +219,10 @@ def test_gradcheck(backend: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dot", "gatv2", "gat"])
-def test_csr_forms_no_vector_an_edge(name: str) -> None:
+def test_csr_forms_no_vector_an_edge(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.test_memory import created
 
+    monkeypatch.setattr(vectors_module, "FORMED", 0)
     n, e, heads, dim, features = 101, 1009, 3, 8, 5
     q, k, v, edge_attr, weight, att, other = made(
         (1, heads, n, dim), (1, heads, n, dim), (1, heads, n, dim), (e, features), (heads * dim, features),

@@ -218,7 +218,8 @@ def test_large_pages_are_asked_for(nothing_kept: None) -> None:
 def test_memory_is_used_again(nothing_kept: None, dtype: torch.dtype) -> None:
     like = torch.empty(0, dtype=dtype)
     x = pages.empty(like, 5, 2**20)
-    assert x.shape == (5, 2**20) and x.is_contiguous() and x.dtype == dtype
+    assert x.is_contiguous()
+    assert (x.shape, x.dtype) == ((5, 2**20), dtype)
     first, view = x.fill_(3.0).data_ptr(), x[2:].t()
     assert pages.empty(like, 5, 2**20).data_ptr() != first
     del x

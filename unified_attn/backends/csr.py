@@ -38,11 +38,19 @@ class CSR(Backend):
     def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
         low = problem.listed(clean=False)  # kernels skip hidden pairs before they read anything
         form = _form(low)
-        if form.key_vectors is not None and (form.contracted or (form.att is None and form.key_vectors.projects)):
-            # Then vectors, or queries, take part in products before the kernel skips what is hidden.
+        # Some take part in products before the kernel skips what is hidden, or in no pair.
+        vectors = [x for x in (form.key_vectors, low.value_vectors) if x is not None]
+        queries = form.att is None and form.key_vectors is not None and form.key_vectors.projects
+        features = any(x.forms for x in vectors) or (form.contracted and form.key_vectors is not None)
+        if low.add is not None and (queries or features):
             low = low.silenced()
             form = _form(low)
-        key_vectors, value_vectors = _operands(form.key_vectors), _operands(low.value_vectors)
+        elif queries:
+            low = low.without_lone_queries()
+            form = _form(low)
+        value_vectors = _operands(low.value_vectors)
+        one = low.value_vectors is form.key_vectors and not form.contracted
+        key_vectors = value_vectors if one else _operands(form.key_vectors)
         of_vectors = [x for side in (key_vectors, value_vectors) for x in (side.rows, side.features, side.weight)]
         of_score = [form.att, form.contract_query, form.contract_key, form.edge]
         refuse_tangents(self.name, form.query, form.key, low.v, low.add, *of_score, *of_vectors)

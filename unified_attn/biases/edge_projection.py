@@ -16,9 +16,10 @@ class EdgeProjection(Bias):
 
         logits_e = score(q_i, k_j + W_key f_e),   out_i = sum_e softmax(logits)_e (v_j + W_value f_e)
 
-    Equal to ``PairVectors(key=lin_edge(edge_attr).view(E, Hkv, D), ...)``, but ``csr`` never forms that tensor: under
-    :class:`~unified_attn.Dot` <q, W f> = <W^T q, f>, under :class:`~unified_attn.GATv2` edges are projected inside the
-    kernel, and values are summed as features before they are projected. In a sum with one :class:`PairVectors` or one
+    Equal to ``PairVectors(key=lin_edge(edge_attr).view(E, Hkv, D), ...)``, but ``csr`` forms that tensor only where it
+    holds at most 2**21 numbers: else, under :class:`~unified_attn.Dot` <q, W f> = <W^T q, f>, under
+    :class:`~unified_attn.GATv2` edges are projected inside the kernel, and values are summed as features before they
+    are projected. In a sum with one :class:`PairVectors` or one
     :class:`RelativeVectors` that stays so; more terms on one side are added up edge by edge first, ``[E, Hkv, D]``.
 
     Args:
@@ -32,8 +33,8 @@ class EdgeProjection(Bias):
         ValueError: If both weights are None or shapes disagree; in a call, if a shape does not fit, or there is no
             graph to tie the features to.
 
-    Cost: under ``csr`` O(E F) memory for the gradient of ``edge_attr``, none for weights; O(E Hq F) more time, for keys
-    under ``GATv2`` O(E Hq D F).
+    Cost: under ``csr``, where nothing is formed, O(E F) memory for the gradient of ``edge_attr``, none for weights;
+    O(E Hq F) more time, for keys under ``GATv2`` O(E Hq D F).
 
     Example:
         >>> import torch
@@ -76,7 +77,10 @@ class EdgeProjection(Bias):
                 return None
             return Projected(features, weight.to(dtype).reshape(shape.num_kv_heads, size, features.shape[1]))
 
-        return projected(self.key, shape.head_dim), projected(self.value, shape.value_dim)
+        key = projected(self.key, shape.head_dim)
+        if self.value is self.key and shape.value_dim == shape.head_dim:
+            return key, key  # projected once
+        return key, projected(self.value, shape.value_dim)
 
     def check(self, shape: Shape) -> None:
         check_device("EdgeProjection's edge_attr", self.edge_attr, shape)

@@ -81,7 +81,7 @@ def _results(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Plan(NamedTuple):
-    """What follows from sizes and strides: a kernel's address, how many tasks, and all that it is told but addresses."""
+    """What follows from sizes and strides: a kernel's address, how many tasks, what it is told but addresses."""
 
     kernel: int
     tasks: int

@@ -83,11 +83,13 @@ def csr_attention(
     query, key = query.resolve_neg(), key.resolve_neg()  # kernels read memory as it is
     value = key if keys_are_values else value.resolve_neg()
     one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
+    one_vectors = value_vectors.rows is not None and value_vectors is key_vectors
     call = Call(
-        query, key, None if value is key else value, add, key_vectors.rows, value_vectors.rows, key_vectors.features,
-        key_query, key_weight, None if one_features else value_vectors.features, att, _narrow(key_vectors.code),
-        _narrow(value_vectors.code), rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed,
-        scale, cap, slope, dropout_p, pair_counter, one_features,
+        query, key, None if value is key else value, add, key_vectors.rows,
+        None if one_vectors else value_vectors.rows, key_vectors.features, key_query, key_weight,
+        None if one_features else value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code),
+        rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p,
+        pair_counter, one_features, one_vectors,
     )  # fmt: skip
     out, lse, mixed = attend(call)
     if value_vectors.weight is not None:

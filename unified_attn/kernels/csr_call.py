@@ -21,6 +21,7 @@ class Call(NamedTuple):
         key_query: ``[B, Hq, Nq, F]``, with the dot form: what each query scores the key features with.
         key_weight: ``[Hk, F, W]``, with the sum form: what projects them.
         one_features: The value's features are the key's, with one gradient; ``value_features`` is None then.
+        one_vectors: The same of stored vectors, and of their code.
     """
 
     query: Tensor
@@ -49,6 +50,7 @@ class Call(NamedTuple):
     dropout_p: float
     pair_counter: bool
     one_features: bool
+    one_vectors: bool
 
     @property
     def values(self) -> Tensor:
@@ -58,6 +60,11 @@ class Call(NamedTuple):
     def mixed_features(self) -> Tensor | None:
         """What is summed into mixed."""
         return self.key_features if self.one_features else self.value_features
+
+    @property
+    def mixed_vectors(self) -> Tensor | None:
+        """What is added to values."""
+        return self.key_vectors if self.one_vectors else self.value_vectors
 
     @property
     def form(self) -> int:
@@ -77,7 +84,7 @@ class Call(NamedTuple):
     @property
     def layout(self) -> Layout:
         """All that does not change from call to call of one program: sizes, strides, dtypes and options."""
-        return (layout_of(self[: len(TENSORS)]), self[-3:])
+        return (layout_of(self[: len(TENSORS)]), self[_FIRST_OPTION:])
 
     @property
     def numbers(self) -> tuple[int, float, float, float]:
@@ -103,7 +110,7 @@ class Call(NamedTuple):
             "v": self.values,
             "add": self.add,
             "kvec": self.key_vectors,
-            "vvec": self.value_vectors,
+            "vvec": self.mixed_vectors,
             "kcode": self.key_code,
             "vcode": self.value_code,
             "kfeat": self.key_features,
@@ -166,7 +173,7 @@ class Call(NamedTuple):
         """Raises ValueError if a code is none of a row of its table."""
         for side, code, rows in (
             ("key", self.key_code, self.key_vectors),
-            ("value", self.value_code, self.value_vectors),
+            ("value", self.value_code, self.mixed_vectors),
         ):
             if code is None or rows is None or code.numel() == 0:
                 continue
@@ -180,6 +187,8 @@ _SCHEMA_TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", flo
 SCHEMA = ", ".join(f"{_SCHEMA_TYPES[kind]} {name}" for name, kind in get_type_hints(Call).items())
 GRADIENTS = Call._fields[: Call._fields.index("att") + 1]
 TENSORS = Call._fields[: Call._fields.index("seed") + 1]
+_FIRST_OPTION = Call._fields.index("dropout_p")
+"""From here on a call's fields are no tensors, and stay as they are from call to call of one program."""
 _READ = TENSORS[:-1]
 _INDICES = frozenset(_READ) - frozenset(GRADIENTS)
 _BROADCAST = frozenset({"add", "kcode", "vcode", "dadd", "dkvec", "dvvec"})

@@ -298,7 +298,7 @@ def heads_of(call: Call) -> dict[str, tuple[Tensor | None, int]]:
         "k": (call.key, 1),
         "v": (call.values, 1),
         "kvec": (call.key_vectors, 1),
-        "vvec": (call.value_vectors, 1),
+        "vvec": (call.mixed_vectors, 1),
         "kweight": (call.key_weight, 0),
     }
 

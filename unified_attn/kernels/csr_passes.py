@@ -157,6 +157,7 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches:
     sums = {name: grad[name][None] for name in _SHARED if name in grad}
     if blocks > 1:
         sums.update({name: call.query.new_zeros(blocks, *grad[name].shape) for name in shared})
+    of_values = sums.get("key_vectors" if call.one_vectors else "value_vectors")
     operands = {
         **rows.operands,
         **call.operands(),
@@ -164,7 +165,7 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches:
         "dq": grad.get("query"),
         "dadd": grad.get("add"),
         "dkvec": sums.get("key_vectors"),
-        "dvvec": sums.get("value_vectors"),
+        "dvvec": of_values,
         "dkfeat": grad.get("key_features"),
         "dkquery": grad.get("key_query"),
         "dkweight": sums.get("key_weight"),
@@ -178,7 +179,7 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches:
         heads = {
             **heads_of(call),
             "dkvec": (sums.get("key_vectors"), 2),
-            "dvvec": (sums.get("value_vectors"), 2),
+            "dvvec": (of_values, 2),
             "dkweight": (sums.get("key_weight"), 1),
         }
         batches = [one_by_one(call)]
@@ -223,10 +224,13 @@ def one_by_one(call: Call) -> list[tuple[int, int]]:
 
 def heads_share(call: Call, grad: Grads) -> bool:
     """Whether heads of different tasks would add to one number of a gradient: then one task has to take them all."""
+    of_keys, of_values = call.key_vectors, call.mixed_vectors
+    fewer_than_values = of_values is not None and of_values.size(1) < call.values.size(1)
     fewer = {
         "add": call.add is not None and call.add.size(1) < call.query.size(1),
-        "key_vectors": call.key_vectors is not None and call.key_vectors.size(1) < call.key.size(1),
-        "value_vectors": call.value_vectors is not None and call.value_vectors.size(1) < call.values.size(1),
+        "key_vectors": (of_keys is not None and of_keys.size(1) < call.key.size(1))
+        or (call.one_vectors and fewer_than_values),
+        "value_vectors": fewer_than_values,
         "key_features": True,
         "value_features": True,
     }

@@ -70,7 +70,8 @@ class GATv2Conv(nn.Module):
         TypeError: If an argument is of the wrong kind.
         ValueError: If an argument is out of range.
 
-    Cost: O(E H C) time, O(N H C + E H) memory, never ``[E, H, C]``.
+    Cost: O(E H C) time, O(N H C + E H) memory: ``[E, H, C]`` is formed of edge features alone, where it holds at most
+    2**21 numbers.
     Reference: Brody et al., How Attentive are Graph Attention Networks?, ICLR 2022, arXiv 2105.14491, Eq. 7.
 
     Example:

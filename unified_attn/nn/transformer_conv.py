@@ -55,7 +55,8 @@ class TransformerConv(nn.Module):
         TypeError: If an argument is of the wrong kind.
         ValueError: If an argument is out of range.
 
-    Cost: O(E H C) time, O(N H C + E H) memory, never ``[E, H, C]``.
+    Cost: O(E H C) time, O(N H C + E H) memory: ``[E, H, C]`` is formed of edge features alone, where it holds at most
+    2**21 numbers.
     Reference: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification,
     IJCAI 2021, arXiv 2009.03509, Eq. 3 to 5.
 
