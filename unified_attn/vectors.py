@@ -177,7 +177,7 @@ class Projected(Vectors):
     def _rows(self) -> Tensor:
         """``[E, Hkv, D]``."""
         heads, size, _ = self.weight.shape
-        return (self.features @ self.weight.flatten(0, 1).t()).unflatten(1, (heads, size))
+        return (self.features @ self.weight.flatten(0, 1).t()).view(self.features.shape[0], heads, size)
 
     def contracted(self, att: Tensor) -> Vectors:
         weight = _contracted(self.weight.permute(2, 0, 1), att)[..., 0]  # [F, Hq]
