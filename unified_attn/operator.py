@@ -453,13 +453,14 @@ def _checked(name: str, answer: object, problem: Problem) -> tuple[Tensor, Tenso
     """What a back end returned, if it is what it must return: one's own may not."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Tensor):
         out, lse = answer
-        sizes = [[*problem.q.shape[:3], problem.v.shape[3]], list(problem.q.shape[:3])]
+        rows = problem.q.shape[:3]
         if lse is None and problem.needs_lse:
             raise ValueError(f"back end {name!r} must return an lse where problem.needs_lse, not None")
         if lse is None or isinstance(lse, Tensor):
-            shapes = [list(out.shape), sizes[1] if lse is None else list(lse.shape)]
-            if shapes == sizes:
+            if out.shape == (*rows, problem.v.shape[3]) and (lse is None or lse.shape == rows):
                 return out, lse
+            sizes = [[*rows, problem.v.shape[3]], list(rows)]
+            shapes = [list(out.shape), sizes[1] if lse is None else list(lse.shape)]
             raise ValueError(f"back end {name!r} must return out {sizes[0]} and lse {sizes[1]}, not shapes {shapes}")
     raise TypeError(f"back end {name!r} must return two tensors, out and lse, not {kind_of(answer)}")
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unified_attn.dropout import keep
+from unified_attn.kernels.watched import watched
 from unified_attn.pairs import Pairs, Positioned, Shape, check_integers, counted, describe, fit, fits
 from unified_attn.rows import Listed, Rows
 from unified_attn.vectors import Vectors
 
 if TYPE_CHECKING:
     from unified_attn.biases.base import Bias
-    from unified_attn.masks.base import Candidates, Mask, Reach
+    from unified_attn.masks.base import Candidates, Mask, Reach, Spans
     from unified_attn.scores.base import Form, Score
 
 LAYOUT = {"q": "[B, Hq, Nq, D]", "k": "[B, Hkv, Nk, D]", "v": "[B, Hkv, Nk, Dv]"}
@@ -31,8 +33,8 @@ class Lowered:
     Args:
         q: Queries ``[B, Hq, Nq, D]``, turned.
         k: Keys ``[B, Hkv, Nk, D]``, turned.
-        v: Values ``[B, Hkv, Nk, Dv]``. Rows of q, k and v that take part in no visible pair are zeroed, so that what
-            they held (NaN, say) reaches nothing; unless the back end asked for them as they are.
+        v: Values ``[B, Hkv, Nk, Dv]``. Rows of q, k and v that take part in no visible pair are zeroed where what
+            they hold (NaN, say) is not silenced by a weight of 0; unless the back end asked for them as they are.
         pairs: Index tensors of the pairs.
         add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
         key_vectors: Added to the key of each pair, or None.
@@ -214,10 +216,20 @@ class Problem(Positioned):
         """(left, right) if the mask is exactly a band of positions, None = unlimited."""
         return self.mask.band()
 
+    @cached_property
+    def spans(self) -> Spans | None:
+        """The mask as one run of keys a query, if it is that; not for compiled code."""
+        return self.mask.spans(self.shape)
+
     @property
     def has_edges(self) -> bool:
         """Whether the pairs are a graph's edges: parallel ones count, and values may be tied to them."""
         return self.shape.num_edges is not None
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing is added to logits, nor dropped of the weights."""
+        return not self.adds and self.dropout_p == 0.0
 
     @property
     def adds(self) -> bool:
@@ -246,6 +258,11 @@ class Problem(Positioned):
     def fused(self) -> bool:
         """Whether the score has a form that fused kernels compute."""
         return self.score.fused
+
+    @property
+    def form(self) -> Form | None:
+        """That form, of q and k as they were given, without what a bias adds to keys; or None."""
+        return self.score.form(self.q, self.k, None) if self.fused else None
 
     @property
     def has_vectors(self) -> bool:
@@ -342,6 +359,8 @@ class Problem(Positioned):
 
     def _add(self, pairs: Pairs, mask: Mask | None) -> Tensor | None:
         """The bias with -inf where the mask or a term hides: the one carrier of both."""
+        if mask is None and not self.adds:
+            return None
         total: Tensor | None = None
         hidden: Tensor | None = None if mask is None or mask.band() == (None, None) else ~mask.on(pairs)
         # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
@@ -368,10 +387,12 @@ def _silenced(low: Lowered) -> Lowered:
     """Zeroes the queries, keys and values of no visible pair, and the vectors of pairs hidden from everybody."""
     shape = low.pairs.shape
     if low.pairs.is_dense:
-        if low.add is None:
+        if low.add is None or _are_tame(low.q, low.k, low.v):
             return low
-        visible = (low.add != -torch.inf).expand(-1, -1, shape.num_queries, shape.num_keys)
+        visible = low.add != -torch.inf
         queries, keys = visible.any(3), visible.any(2)
+    elif low.key_vectors is None and low.value_vectors is None and _are_tame(low.q, low.k, low.v):
+        return low
     elif low.add is None:
         some_queries, some_keys = (x if x is None else x[None, None] for x in low._listed().met())
         return replace(low, q=_silence(low.q, some_queries), k=_silence(low.k, some_keys), v=_silence(low.v, some_keys))
@@ -394,6 +415,18 @@ def _silenced(low: Lowered) -> Lowered:
     return replace(low, q=q, k=k, v=v)
 
 
+def _are_tame(*tensors: Tensor) -> bool:
+    """Whether what is multiplied by a weight of 0 does no harm; compiled code would have to know numbers."""
+    if torch.compiler.is_compiling() or any(watched(x) for x in tensors):
+        return False
+    return all(is_tame(x) for x in tensors)
+
+
+def is_tame(x: Tensor) -> bool:
+    """Whether no product of two such numbers can be inf or NaN, so that -inf added to it hides it."""
+    return float(torch.linalg.vector_norm(x.detach())) < 1e15  # NaN is not below anything
+
+
 def silence(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Zeroes the rows of q, k and v that take part in nothing.
 
@@ -402,7 +435,7 @@ def silence(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> t
         k: ``[B, Hkv, Nk, D]``.
         v: ``[B, Hkv, Nk, Dv]``.
         queries: ``[1 | B, 1 | Hq, Nq]`` bool, True = takes part.
-        keys: ``[1 | B, 1 | Hq, Nk]``.
+        keys: ``[1 | B, 1 | Hq, Nk]``; of either the last size may be 1, too.
     """
     if keys.shape[1] > 1:  # a key is read if any query head of its group reads it
         keys = keys.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
@@ -445,13 +478,13 @@ def build(
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p is {dropout_p}; it is a probability in [0, 1]")
     batch, num_heads, num_queries, head_dim = q.shape
-    num_keys = k.shape[2]
+    _, num_kv_heads, num_keys, _ = k.shape
     start = 0 if mask.counts_from_zero else num_keys - num_queries
     graph = mask.graph
     shape = Shape(
         batch=batch,
         num_heads=num_heads,
-        num_kv_heads=k.shape[1],
+        num_kv_heads=num_kv_heads,
         num_queries=num_queries,
         num_keys=num_keys,
         head_dim=head_dim,
@@ -495,25 +528,28 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         if x.dim() != 4:
             hint = " (node-major [N, H, D]: x.transpose(0, 1)[None], or graph_attention)" if x.dim() == 3 else ""
             raise ValueError(f"{name} has shape {list(x.shape)}; it must be {LAYOUT[name]}{hint}")
+    batch, heads, _, head_dim = q.shape
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} but {name} is {x.dtype}; convert them to one dtype")
         if x.device != q.device:
             raise ValueError(f"q is on {q.device} but {name} is on {x.device}; move them to one device")
-        if x.shape[0] != q.shape[0]:
+        if x.shape[0] != batch:
             raise ValueError(
-                f"q has batch size {q.shape[0]} but {name} has {x.shape[0]}; expand {name} to q's batch "
-                f"({name}.expand({q.shape[0]}, -1, -1, -1) copies nothing)"
+                f"q has batch size {batch} but {name} has {x.shape[0]}; expand {name} to q's batch "
+                f"({name}.expand({batch}, -1, -1, -1) copies nothing)"
             )
-    if k.shape[1] != v.shape[1]:
-        raise ValueError(f"k has {k.shape[1]} heads but v has {v.shape[1]}; both must be Hkv")
-    if k.shape[2] != v.shape[2]:
-        raise ValueError(f"k has {k.shape[2]} rows but v has {v.shape[2]}; each key needs its value")
-    if q.shape[3] != k.shape[3]:
-        raise ValueError(f"q has head size {q.shape[3]} but k has {k.shape[3]}; both must be D (v may differ)")
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+    _, kv_heads, num_keys, key_dim = k.shape
+    _, value_heads, num_values, _ = v.shape
+    if kv_heads != value_heads:
+        raise ValueError(f"k has {kv_heads} heads but v has {value_heads}; both must be Hkv")
+    if num_keys != num_values:
+        raise ValueError(f"k has {num_keys} rows but v has {num_values}; each key needs its value")
+    if head_dim != key_dim:
+        raise ValueError(f"q has head size {head_dim} but k has {key_dim}; both must be D (v may differ)")
+    if kv_heads == 0 or heads % kv_heads:
         raise ValueError(
-            f"q has {q.shape[1]} heads, which is no multiple of k's {k.shape[1]}; each key head serves the same number "
+            f"q has {heads} heads, which is no multiple of k's {kv_heads}; each key head serves the same number "
             f"of query heads (layout {LAYOUT['q']}: are heads and tokens swapped? then transpose(1, 2))"
         )
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unified_attn.masks.base import Spans
 from unified_attn.rows import Listed
 from unified_attn.tiles import Strip
 
 if TYPE_CHECKING:
-    from unified_attn.masks.base import Spans
     from unified_attn.problem import Problem
 
 HEIGHT = 128
@@ -70,19 +70,56 @@ def strips(problem: Problem, cut: Cut) -> list[Strip]:
         problem: The call.
         cut: The size of tiles.
     """
-    spans = problem.mask.spans(problem.shape)
-    if spans is None:
+    spans = problem.spans
+    if spans is None or (spans.varies and not problem.bare):
         found = _asked(problem) if problem.candidates is None else _listed(problem.candidates.list())
         return list(found)
+    if spans.varies:
+        return _of_entries(problem, spans)
     tiles = list(_numbered(_of_spans(problem, spans, cut.height), spans, _shares(problem)))
     merged = _merged(tiles, problem, cut) if cut.merged else tiles
     # What is merged is computed once a batch entry.
     return merged if len(merged) * problem.shape.batch < len(tiles) else tiles
 
 
+def _of_entries(problem: Problem, spans: Spans) -> list[Strip]:
+    """Where batch entries differ: one strip for neighbours that do not, if a strip is all that an entry takes."""
+    shape = problem.shape
+    if shape.batch * shape.num_queries == 0:
+        return []
+    low, high = (x.expand(shape.batch, -1) for x in (spans.low, spans.high))
+    row, seen = torch.arange(shape.num_queries, device=low.device), high > low
+    count = seen.sum(1, keepdim=True)
+    begin = seen.int().argmax(1, keepdim=True)
+    first, last = low.gather(1, begin), high.gather(1, (begin + count - 1).clamp(min=0))
+    starts = low == first
+    kinds = {
+        "whole": starts & (high == last),
+        "causal": starts & (high == torch.minimum(first + 1 + row - begin, last)) & (problem.scale > 0.0),
+    }
+    inside = (row >= begin) & (row < begin + count)
+    is_kind = {kind: ((there & inside) | ~(seen | inside)).all(1).tolist() for kind, there in kinds.items()}
+    found: list[Strip] = []
+    sizes = torch.cat([begin, count, first, last], 1).tolist()
+    for b, (size, whole, causal) in enumerate(zip(sizes, is_kind["whole"], is_kind["causal"], strict=True)):
+        at, height, start, stop = size
+        entry = slice(b, b + 1)
+        if not whole and not causal:
+            numbers = found[-1].number + 1 if found else 0
+            own = _of_spans(problem, Spans(low[entry], high[entry]), HEIGHT)
+            found += [replace(strip, number=numbers + n, entries=entry) for n, strip in enumerate(own)]
+            continue
+        strip = Strip(at, height, range(start, stop), kind="whole" if whole else "causal", entries=entry)
+        if found and found[-1].entries.stop == b and strip.is_like(found[-1]):
+            found[-1] = replace(found[-1], entries=slice(found[-1].entries.start, b + 1))
+        elif height:
+            found.append(replace(strip, number=found[-1].number + 1 if found else 0))
+    return found
+
+
 def _of_spans(problem: Problem, spans: Spans, height: int) -> Iterator[Strip]:
     """Island by island: the queries of one see no key that those of another see."""
-    low, high = spans.low, spans.high
+    low, high = spans.low[0], spans.high[0]
     if low.numel() == 0:
         return
     apart = (low[1:] >= high[:-1]).nonzero()[:, 0] + 1
@@ -93,7 +130,7 @@ def _of_spans(problem: Problem, spans: Spans, height: int) -> Iterator[Strip]:
     # seeing exactly one more.
     moves, grows, other = ([0, *x.cumsum(0).tolist()] for x in (low.diff() != 0, steps != 0, steps != 1))
     lows, highs = low.tolist(), high.tolist()
-    bare = not problem.adds and problem.dropout_p == 0.0  # else tables are formed, of a height of rows at a time
+    bare = problem.bare  # else tables are formed, of a height of rows at a time
     flag = bare and problem.scale > 0.0  # the kernel's own flag hides before it scales
     for begin, end in zip(begins, ends, strict=True):
         first, last = lows[begin], highs[end - 1]
@@ -127,8 +164,9 @@ def _rounded(keys: range, num_keys: int) -> range:
 
 def _numbered(tiles: Iterator[Strip], spans: Spans, shares: bool) -> Iterator[Strip]:
     """Neighbours that differ by a shift alone get one number."""
-    place = torch.arange(len(spans.low), device=spans.low.device)
-    low, high = spans.low - place, spans.high - place
+    low, high = spans.low[0], spans.high[0]
+    place = torch.arange(len(low), device=low.device)
+    low, high = low - place, high - place
     unlike: dict[int, list[int]] = {}  # by shift: of each query, how many up to it differ from that so far before
     last: Strip | None = None
     number = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -82,6 +82,7 @@ class Strip:
         kind: What there is beside the dot products: nothing in a ``"whole"`` tile; in a ``"causal"`` one each query
             sees the keys up to its own, the first query the first key; else a ``"table"``.
         number: Of its table: strips of one number share it.
+        entries: Of the batch.
     """
 
     first: int
@@ -90,6 +91,7 @@ class Strip:
     tiles: int = 1
     kind: Literal["whole", "causal", "table"] = "table"
     number: int = 0
+    entries: slice = field(default_factory=lambda: slice(None))
 
     @property
     def rows(self) -> slice:
@@ -109,6 +111,10 @@ class Strip:
             and (self.keys.start, self.tiles * self.width) == (0, keys)
             and (self.tiles == 1 or self.width == self.height)
         )
+
+    def is_like(self, other: Strip) -> bool:
+        """Whether it is another's only tile, in other entries of the batch: both have a range of keys."""
+        return (self.first, self.height, self.keys, self.kind) == (other.first, other.height, other.keys, other.kind)
 
     def follows(self, other: Strip) -> bool:
         """Whether it is another's tile, a height further on: both have one tile."""

@@ -24,7 +24,7 @@ from unified_attn import (
     attention_with_lse,
     explain,
 )
-from unified_attn.kernels.flash import flash, flash_backward
+from unified_attn.kernels.flash import flash
 
 
 def causal(queries: int, keys: int) -> Tensor:
@@ -158,11 +158,13 @@ def test_the_operators_pass_opcheck(add: tuple[int, ...] | None, value_dim: int)
     q, k, v = inputs(6, batch=1, value_dim=value_dim)
     table = None if add is None else torch.randn(add, dtype=torch.float64, requires_grad=True)
     for factors in (None, torch.ones(1, 2, 6, 6, dtype=torch.float64)):
-        torch.library.opcheck(flash, (q, k, v, table, factors, 0.5, False, "sdpa"))
+        torch.library.opcheck(torch.ops.unified_attn.flash.default, (q, k, v, table, factors, 0.5, False, "sdpa"))
         with torch.no_grad():
             out, lse = flash(q, k, v, table, factors, 0.5, False, "sdpa")
             options = (0.5, False, table is not None, "sdpa")
-            torch.library.opcheck(flash_backward, (out, lse, q, k, v, out, lse, table, factors, *options))
+            torch.library.opcheck(
+                torch.ops.unified_attn.flash_backward.default, (out, lse, q, k, v, out, lse, table, factors, *options)
+            )
 
 
 def test_it_compiles_whole() -> None:

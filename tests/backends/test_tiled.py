@@ -98,6 +98,80 @@ def test_packed_documents(ids: Tensor, with_mask: Mask | None, bias: Bias | None
     same(*inputs(queries, 300), mask=mask, bias=bias)
 
 
+TOKENS = torch.arange(150)
+LENGTHS = torch.tensor([[150], [150], [97], [0], [1]])
+KEPT = {
+    "right": TOKENS < LENGTHS,
+    "left": TOKENS >= 150 - LENGTHS,
+    "both": (TOKENS >= 20) & (TOKENS < LENGTHS),
+    "holes": (TOKENS < LENGTHS) & (TOKENS % 7 != 3),
+}
+
+
+def padded(queries: int = 150) -> list[Tensor]:
+    q, k, v = (x.detach() for x in inputs(150, batch=5, value_dim=3))
+    return [x.requires_grad_() for x in (q[:, :, 150 - queries :], k, v)]
+
+
+@pytest.mark.parametrize("queries", [150, 90, 1])
+@pytest.mark.parametrize("with_mask", [Full(), Causal(), Window(30, 5)], ids=str)
+@pytest.mark.parametrize("where", KEPT)
+def test_padding(where: str, with_mask: Mask, queries: int) -> None:
+    keep = KEPT[where]
+    same(*padded(queries), mask=Padding(keep) & with_mask)
+    same(*padded(queries), mask=Padding(keep, keep[:, 150 - queries :]) & with_mask)
+
+
+@pytest.mark.parametrize("where", ["right", "left"])
+def test_padding_with_what_needs_a_table(where: str) -> None:
+    mask = Padding(KEPT[where])
+    for options in ({"bias": ALiBi(2)}, {"dropout_p": 0.3}, {"scale": -0.5}):
+        same(*padded(), mask=mask & Causal(), **options)
+    grouped = [x.detach().requires_grad_() for x in padded()]
+    q, k, v = (torch.cat([grouped[0]] * 2, 1).detach().requires_grad_(), *grouped[1:])
+    same(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize("with_mask", [Full(), Causal()], ids=str)
+def test_padding_may_hold_anything(with_mask: Mask) -> None:
+    keep = KEPT["left"]
+    mask = Padding(keep, keep) & with_mask
+    q, k, v = padded()
+    out = attention(q, k, v, mask=mask, backend="tiled")
+    wanted = [out, *gradients(out, q, k, v)]
+    q, k, v = (x.detach().masked_fill(~keep[:, None, :, None], torch.nan).requires_grad_() for x in (q, k, v))
+    out = attention(q, k, v, mask=mask, backend="tiled")
+    for a, b in zip([out, *gradients(out, q, k, v)], wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_padding_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls_of(mask: Mask) -> list[tuple[int, ...]]:
+        return calls(monkeypatch, mask, batch=5, size=150)
+
+    right, left = Padding(KEPT["right"]), Padding(KEPT["left"])
+    assert (
+        calls_of(right)
+        == calls_of(right & Causal())
+        == [(2, 2, 150, n, 0) for n in (150,)]
+        + [
+            (1, 2, 150, 97, 0),
+            (1, 2, 150, 1, 0),
+        ]
+    )
+    assert calls_of(left & Causal()) == [(2, 2, 150, 150, 0), (1, 2, 97, 97, 0), (1, 2, 1, 1, 0)]
+    assert calls_of(Padding(torch.ones(5, 150) > 0)) == [(5, 2, 150, 150, 0)]
+
+
+def test_padding_is_left_out_by_default_where_that_pays() -> None:
+    for tokens, name in ((300, "tiled"), (200, "sdpa")):
+        q = torch.zeros(2, 2, tokens, 4)
+        keep = torch.arange(tokens) < torch.tensor([[tokens], [150]])
+        for mask in (Padding(keep), Padding(keep) & Causal()):
+            assert explain(q, q, q, mask=mask).backend == name
+            assert explain(q, q, q, mask=mask, bias=ALiBi(2)).backend == "sdpa"
+
+
 def test_documents_with_dropout_a_negative_scale_and_as_a_batch_of_one() -> None:
     q, k, v = inputs(300)
     mask = Documents(IDS["other documents"][None]) & Causal()
@@ -105,7 +179,9 @@ def test_documents_with_dropout_a_negative_scale_and_as_a_batch_of_one() -> None
     same(q, k, v, mask=mask, scale=-0.5)
 
 
-def calls(monkeypatch: pytest.MonkeyPatch, mask: Mask, bias: Bias | None = None) -> list[tuple[int, ...]]:
+def calls(
+    monkeypatch: pytest.MonkeyPatch, mask: Mask, bias: Bias | None = None, batch: int = 1, size: int = 300
+) -> list[tuple[int, ...]]:
     """Sizes ``[B * T, H, M, W]``, and whether there was a table, of each call of the kernel."""
     seen = []
 
@@ -116,7 +192,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, mask: Mask, bias: Bias | None = None)
     kernel = unified_attn.backends.tiled.flash
     with monkeypatch.context() as patch:
         patch.setattr(unified_attn.backends.tiled, "flash", flash)
-        attention(*inputs(300, batch=1), mask=mask, bias=bias, backend="tiled")
+        attention(*inputs(size, batch=batch), mask=mask, bias=bias, backend="tiled")
     return seen
 
 
@@ -131,7 +207,9 @@ def test_whole_documents_need_no_table_and_equal_ones_one_call(monkeypatch: pyte
 @pytest.mark.parametrize(("queries", "keys"), [(9, 9), (4, 9), (9, 4), (0, 3), (3, 0), (1, 1)])
 def test_spans_are_the_mask(queries: int, keys: int) -> None:
     ids = torch.tensor([3, 3, 3, 0, 0, 7, 7, 7, 7])[:keys]
-    masks: list[Mask] = [Full(), Causal(), Window(2, 1), Window(None, 2), Window(0, None), Window(0, None) & Causal()]
+    kept = torch.arange(keys)[None] > 1
+    masks: list[Mask] = [Padding(kept), Padding(~kept) & Causal(), Padding(kept, torch.arange(queries)[None] < 2)]
+    masks += [Full(), Causal(), Window(2, 1), Window(None, 2), Window(0, None), Window(0, None) & Causal()]
     if queries <= keys:
         masks += [Documents(ids), Documents(ids) & Causal(), Documents(ids[None]) & Window(1, 1)]
     for mask in masks:
@@ -139,13 +217,16 @@ def test_spans_are_the_mask(queries: int, keys: int) -> None:
         spans = mask.spans(shape)
         assert spans is not None
         j = torch.arange(keys)
-        runs = (j >= spans.low[:, None]) & (j < spans.high[:, None])
+        runs = (j >= spans.low[0, :, None]) & (j < spans.high[0, :, None])
         table = [[cell == "#" for cell in row] for row in mask.draw(queries, keys).split("\n")][:queries]
         assert runs.tolist() == (table if keys else [[]] * queries)
         assert bool(((spans.low >= 0) & (spans.low <= spans.high) & (spans.high <= keys)).all())
 
 
-@pytest.mark.parametrize("mask", [Causal() | Window(0, 3), Padding(torch.ones(1, 9) > 0), ~Causal()], ids=str)
+HOLE = Padding(torch.tensor([[True, True, False, True, True, True, False, False, False]]))
+
+
+@pytest.mark.parametrize("mask", [Causal() | Window(0, 3), HOLE, HOLE & Causal(), ~Causal()], ids=str)
 def test_what_is_no_run_of_keys_says_so(mask: Mask) -> None:
     assert mask.spans(Shape(1, 1, 1, 9, 9, 1, 1, 0, None, torch.device("cpu"))) is None
 

@@ -2,7 +2,8 @@
 
 - Where the mask holds a graph: ``csr``, ``scatter``, ``reference``.
 - Where the keys of a query are one run (windows, packed documents), 64 or more on average, of 512 queries or more, and
-  the dense kernel would need a table of what is hidden: ``tiled``, which computes blocks of such runs.
+  the dense kernel would need a table of what is hidden: ``tiled``, which computes blocks of such runs. So where that
+  table would only say which keys are padding, of 256 queries or more: padding is not computed then.
 - Where the mask lists at most a third of all pairs: ``csr``, which reads just those pairs.
 - Else the problem is dense: ``sdpa``; ``tiled`` before it where the table of mask and bias, which tiles never make,
   would hold more than 2^24 numbers.
@@ -38,6 +39,9 @@ WIDE = 64
 MANY = 512
 """Queries from which on that pays for handing blocks over one by one."""
 
+SOME = 256
+"""The same where a block is a whole entry of the batch."""
+
 LARGE = 2**24
 """Numbers in a table of mask and bias (64 MiB of float32) from which on it is not made."""
 
@@ -71,7 +75,7 @@ def order(problem: Problem) -> tuple[list[str], str]:
         return ["csr", "scatter", "reference"], "the mask holds a graph"
     shape, listed = problem.shape, problem.candidates is not None
     every, table = shape.num_queries * shape.num_keys, needs_table(problem)
-    if table and not problem.hides_nothing and shape.num_queries >= MANY and _is_wide(problem):
+    if table and not problem.hides_nothing and _is_wide(problem):
         return ["tiled", "csr", "scatter", "reference"] if listed else ["tiled", "sdpa", "reference"], _WIDE
     if listed and problem.num_pairs <= SPARSE_SHARE * every:
         return ["csr", "tiled", "scatter", "reference"], _NARROW
@@ -83,7 +87,10 @@ def order(problem: Problem) -> tuple[list[str], str]:
 
 def _is_wide(problem: Problem) -> bool:
     """Whether the keys of a query are one run, and so many; a compiler could not know."""
-    if torch.compiler.is_compiling() or problem.mask.spans(problem.shape) is None:
+    dense = problem.bare and problem.candidates is None
+    if torch.compiler.is_compiling() or problem.shape.num_queries < (SOME if dense else MANY):
+        return False
+    if problem.spans is None or (problem.spans.varies and not dense):
         return False
     return round(problem.keys_a_query) >= WIDE
 

@@ -72,7 +72,7 @@ def dot_reasons(problem: Problem) -> list[str]:
         reasons.append(
             "the mask holds a graph, whose edges may be parallel and carry values: they are no table of pairs"
         )
-    form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
+    form = problem.form
     if form is None or form.att is not None:
         reasons.append(f"the score {problem.score!r} is no dot product")
     if problem.has_vectors:
@@ -86,7 +86,7 @@ def dot_reasons(problem: Problem) -> list[str]:
 
 def cap_reasons(problem: Problem) -> list[str]:
     """Why a kernel without a soft cap cannot run the problem."""
-    form = problem.score.form(problem.q, problem.k, None) if problem.fused else None
+    form = problem.form
     if form is None or form.cap is None:
         return []
     return [f"the score {problem.score!r} caps its scores, and the kernel has no cap"]

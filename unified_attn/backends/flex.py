@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, dot_reasons
-from unified_attn.backends.tiled import is_tame
 from unified_attn.biases import Bias, DenseBias, NoBias
 from unified_attn.pairs import Pairs
-from unified_attn.problem import Problem, silence
+from unified_attn.problem import Problem, is_tame, silence
 from unified_attn.strips import Cut, strips
 from unified_attn.tiles import Tile
 

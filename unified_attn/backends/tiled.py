@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
-from unified_attn.kernels.flash import flash
+from unified_attn.kernels.flash import flash, flash_backward
 from unified_attn.kernels.pages import empty, empty_strided
-from unified_attn.problem import Problem, dropout, silence
+from unified_attn.problem import Problem, dropout, is_tame, silence
 from unified_attn.strips import Cut, high_cut, low_cut, strips
 from unified_attn.tiles import Strip
 
@@ -62,7 +62,9 @@ class Strips:
         if strip.kind != "table":
             return None
         table = self.problem.added(strip.tile(self.problem))
-        return table if table is None or strip.tiles == 1 else table[:1]  # relative: the same in every batch entry
+        if table is None or table.shape[0] == 1:
+            return table
+        return table[strip.entries if strip.tiles == 1 else slice(1)]  # relative: the same in every batch entry
 
     def learned_tables(self) -> list[Tensor]:
         """One table a number, if they have gradients; else none: they are made where they are needed, and dropped."""
@@ -91,7 +93,9 @@ class Strips:
                 tile = strip.tile(self.problem)
                 factors = dropout(tile, self.problem.dropout_p, seed, self.problem.dtype).expand(tile.sizes)
             # Views of one batch entry: tiles of several could not be told by strides, and would be copied.
-            entries = [slice(None)] if strip.tiles == 1 else [slice(b, b + 1) for b in range(self.problem.shape.batch)]
+            entries = [strip.entries]
+            if strip.tiles > 1:
+                entries = [slice(b, b + 1) for b in range(self.problem.shape.batch)[strip.entries]]
             for entry in entries:
                 yield Part(strip, entry, made[1], factors)
 
@@ -133,7 +137,9 @@ class Plan:
         differentiates = torch.is_grad_enabled()  # asked here: inside of a Function it never is
         self.backward = Strips(problem, high_cut(problem), differentiates)
         self.learned = self.backward.learned_tables()
-        self.forward = self.backward if self.learned else Strips(problem, low_cut(problem), differentiates)
+        varies = problem.spans is not None and problem.spans.varies  # then no height is asked for
+        one = self.learned or varies
+        self.forward = self.backward if one else Strips(problem, low_cut(problem), differentiates)
 
 
 class _Results:
@@ -150,7 +156,9 @@ class _Results:
         # The heads of a row side by side, as the kernel writes them.
         self.out = empty(q, q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
         self.lse = q.new_empty(q.shape[:3])
-        if sum(strip.tiles * strip.height for strip in strips.strips) < q.shape[2]:
+        entries = range(q.shape[0])
+        written = sum(len(entries[strip.entries]) * strip.tiles * strip.height for strip in strips.strips)
+        if written < q.shape[0] * q.shape[2]:
             self.out.zero_(), self.lse.fill_(-torch.inf)  # what no strip writes
 
     def write(self, part: Part, out: Tensor, lse: Tensor) -> None:
@@ -189,12 +197,17 @@ class _Tiles(torch.autograd.Function):
             torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)
         ]
         strips, batch = ctx.plan.backward.strips, q.shape[0]
-        once = len(strips) == 1 and strips[0].is_all(q.shape[2], k.shape[2]) and (strips[0].tiles == 1 or batch == 1)
+        once = (
+            len(strips) == 1
+            and strips[0].is_all(q.shape[2], k.shape[2])
+            and (strips[0].tiles == 1 or batch == 1)
+            and len(range(batch)[strips[0].entries]) == batch
+        )
         gradients = [] if once else [_zeros(x) for x in (q, k, v)]
         for part in ctx.plan.backward.parts(tuple(learned), ctx.plan.seed):
             strip, entry, table, factors = part
             d_table = d_learned[strip.number] if learned else None
-            found = torch.ops.unified_attn.flash_backward(
+            found = flash_backward(
                 strip.queries(g_out[entry]),
                 None if g_lse is None else strip.queries(g_lse[entry]),
                 *part.inputs(q, k, v, ctx.tame),
@@ -217,14 +230,6 @@ class _Tiles(torch.autograd.Function):
             if d_table is not None:
                 d_table += found[3]
         return (None, *gradients, *d_learned)
-
-
-def is_tame(x: Tensor) -> bool:
-    """Whether no product of two such numbers can be inf or NaN, so that -inf added to it hides it."""
-    if x.numel() == 0:
-        return True
-    low, high = x.detach().aminmax()  # NaN is neither below nor above anything
-    return bool((low > -1e15) & (high < 1e15))
 
 
 def _learns(table: Tensor | None) -> bool:

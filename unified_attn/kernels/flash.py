@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unified_attn.errors import UnsupportedError
+from unified_attn.kernels.watched import watched, watched_gradient
 
 AT_ONCE = 2**21
 """Logits formed at a time, where they are: 8 MiB of float32."""
 
 
-@torch.library.custom_op("unified_attn::flash", mutates_args=(), device_types="cpu")
 def flash(
     query: Tensor,
     key: Tensor,
@@ -47,18 +47,56 @@ def flash(
     Returns:
         ``[B, Hq, Nq, Dv]`` and ``[B, Hq, Nq]``; 0 and -inf in rows without a visible key.
     """
-    out, lse = _empty(query, value)
-    if query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0:
-        return out.zero_(), lse.fill_(-torch.inf)
-    if factors is None:
+    inputs = (query, key, value, add, factors, scale, causal, caller)
+    results: tuple[Tensor, Tensor]
+    if watched(query):
+        results = torch.ops.unified_attn.flash(*inputs)
+    elif torch.is_grad_enabled():
+        results = _Flash.apply(*inputs)
+    else:
+        results = _forward(*inputs)
+    return results
+
+
+class _Flash(torch.autograd.Function):
+    """What the operators do, called directly."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        results = _forward(*inputs)
+        _save(ctx, inputs, results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, *grads)
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    add: Tensor | None,
+    factors: Tensor | None,
+    scale: float,
+    causal: bool,
+    caller: str,
+) -> tuple[Tensor, Tensor]:
+    empty = query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0
+    if factors is None and not empty:
         width = max(query.shape[3], value.shape[3], 1)
+        wide = _widened(query, width), _widened(key, width), _widened(value, width)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *(_widened(x, width) for x in (query, key, value)), 0.0, causal, attn_mask=add, scale=scale
+            *wide, 0.0, causal, attn_mask=add, scale=scale
         )
-        out = out[..., : value.shape[3]]
+        if value.shape[3] < width:
+            out = out[..., : value.shape[3]]
         if add is not None:  # the kernel says 0 where nothing is visible
             lse.masked_fill_(add.amax(-1) == -torch.inf, -torch.inf)
         return out, lse
+    out, lse = _empty(query, value)
+    if empty or factors is None:
+        return out.zero_(), lse.fill_(-torch.inf)
     for part in _parts(query, key):
         logits = _logits(query, key, add, scale, part)
         top = logits.amax(-1, keepdim=True)
@@ -70,8 +108,23 @@ def flash(
     return out, lse
 
 
-@torch.library.custom_op("unified_attn::flash_backward", mutates_args=(), device_types="cpu")
-def flash_backward(
+def flash_backward(g_out: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value and ``add`` (``[0]`` unless it needs one), from those of what ``flash`` gave.
+
+    Args:
+        g_out: Gradient of the output.
+        others: That of lse, or None; query, key, value; the results; add, factors, scale, causal; whether the gradient
+            of ``add`` is asked for; and the back end to name.
+    """
+    # A graph of the backward pass holds the operator, which refuses to be differentiated.
+    seen = torch.is_grad_enabled() or watched_gradient(g_out)
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = (torch.ops.unified_attn.flash_backward if seen else _backward)(
+        g_out, *others
+    )
+    return found
+
+
+def _backward(
     g_out: Tensor,
     g_lse: Tensor | None,
     query: Tensor,
@@ -86,7 +139,6 @@ def flash_backward(
     needs_add: bool,
     caller: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value and ``add`` (``[0]`` unless it needs one), from those of what ``flash`` gave."""
     d_add = _place_of(add, query, needs_add).zero_()
     if query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0:
         d_query, d_key, d_value = (_heads_inside(x, x.shape[3]).zero_() for x in (query, key, value))
@@ -180,7 +232,11 @@ def _place_of(add: Tensor | None, query: Tensor, needed: bool) -> Tensor:
     return query.new_empty(add.shape if add is not None and needed else 0)
 
 
-@flash.register_fake
+torch.library.custom_op("unified_attn::flash", _forward, mutates_args=(), device_types="cpu")
+torch.library.custom_op("unified_attn::flash_backward", _backward, mutates_args=(), device_types="cpu")
+
+
+@torch.library.register_fake("unified_attn::flash")
 def _(
     query: Tensor,
     key: Tensor,
@@ -194,7 +250,7 @@ def _(
     return _empty(query, value)
 
 
-@flash_backward.register_fake
+@torch.library.register_fake("unified_attn::flash_backward")
 def _(
     g_out: Tensor,
     g_lse: Tensor | None,
@@ -229,9 +285,7 @@ def _differentiate(ctx: Any, g_out: Tensor | None, g_lse: Tensor | None) -> tupl
     scale, causal, caller = ctx.options
     needs = ctx.needs_input_grad
     g_out = torch.zeros_like(out) if g_out is None else g_out
-    grads = torch.ops.unified_attn.flash_backward(
-        g_out, g_lse, query, key, value, out, lse, add, factors, scale, causal, needs[3], caller
-    )
+    grads = flash_backward(g_out, g_lse, query, key, value, out, lse, add, factors, scale, causal, needs[3], caller)
     return (*(grad if need else None for grad, need in zip(grads, needs, strict=False)), None, None, None, None)
 
 
@@ -247,5 +301,5 @@ def _refuse(ctx: Any, *grads: object) -> NoReturn:
     )
 
 
-flash.register_autograd(_differentiate, setup_context=_save)
-flash_backward.register_autograd(_refuse, setup_context=_remember)
+torch.library.register_autograd("unified_attn::flash", _differentiate, setup_context=_save)
+torch.library.register_autograd("unified_attn::flash_backward", _refuse, setup_context=_remember)

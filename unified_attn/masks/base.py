@@ -38,15 +38,24 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Exactly the pairs of query i, a row of q, with the rows ``low[i]``, ..., ``high[i] - 1`` of k.
+    """Exactly the pairs of query i, a row of q, with the rows ``low[b, i]``, ..., ``high[b, i] - 1`` of k.
 
     Args:
-        low: ``[Nq]`` int64, in 0..Nk.
-        high: ``[Nq]`` int64; ``low`` where there is none.
+        low: ``[1 | B, Nq]`` int64, in 0..Nk.
+        high: ``[1 | B, Nq]`` int64; ``low`` where there is none.
     """
 
     low: Tensor
     high: Tensor
+
+    @property
+    def varies(self) -> bool:
+        """Whether batch entries differ."""
+        return self.low.shape[0] > 1 or self.high.shape[0] > 1
+
+    def __and__(self, other: Spans) -> Spans:
+        low = torch.maximum(self.low, other.low)
+        return Spans(low, torch.maximum(torch.minimum(self.high, other.high), low))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +145,13 @@ class Mask(nn.Module, ABC):
         return band_candidates(self.band(), shape)
 
     def spans(self, shape: Shape) -> Spans | None:
-        """The mask as one run of keys a query, the same in every batch entry and head, else None. Not compiled."""
+        """The mask as one run of keys a query, the same in every head, else None. Not compiled."""
         band = self.band()
         if band is None or shape.offset is None:
             return None
         left, right = (far if side is None else side for side, far in zip(band, _far(shape), strict=True))
-        return Spans(*Band(shape.num_queries, shape.num_keys, shape.offset, left, right, shape.device).ends())
+        ends = Band(shape.num_queries, shape.num_keys, shape.offset, left, right, shape.device).ends()
+        return Spans(*(end[None] for end in ends))
 
     def prefix(self, shape: Shape) -> Prefix | None:
         """The mask as a limit on the right and whole queries and keys left out, if it is exactly that, else None."""
@@ -238,7 +248,8 @@ class Compound(Mask):
     @property
     def parts(self) -> tuple[Mask, ...]:
         """The masks that are joined."""
-        return cast(tuple[Mask, ...], tuple(self._parts._modules.values()))  # a ModuleList takes ten times as long
+        # Asked several times a call: what a Module looks up by name, and a ModuleList goes through, takes far longer.
+        return cast(tuple[Mask, ...], tuple(cast(nn.Module, self._modules["_parts"])._modules.values()))
 
     def check(self, shape: Shape) -> None:
         for part in self.parts:
@@ -309,12 +320,13 @@ class And(Compound):
         return Candidates(best.pairs, _all([*([] if best.rest is None else [best.rest]), *remaining]))
 
     def spans(self, shape: Shape) -> Spans | None:
-        found = [part.spans(shape) for part in self.parts]
-        runs = [spans for spans in found if spans is not None]
-        if len(runs) < len(found):
-            return None
-        low = torch.stack([spans.low for spans in runs]).amax(0)
-        return Spans(low, torch.maximum(torch.stack([spans.high for spans in runs]).amin(0), low))
+        both: Spans | None = None
+        for part in self.parts:
+            found = part.spans(shape)
+            if found is None:
+                return None
+            both = found if both is None else both & found
+        return both
 
     def prefix(self, shape: Shape) -> Prefix | None:
         both = Prefix()

@@ -141,7 +141,7 @@ class Documents(Keeper):
             return None
         ends = lengths.cumsum(0)
         own = document[num_keys - num_queries :]
-        return Spans((ends - lengths)[own], ends[own])
+        return Spans((ends - lengths)[None, own], ends[None, own])
 
     def _listing(self, num_queries: int, num_keys: int, varies: bool) -> Listing:
         """In a table of tokens sorted by document, the keys of a query are neighbours; one table a batch entry."""

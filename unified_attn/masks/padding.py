@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unified_attn.masks.base import Mask, Prefix
+from unified_attn.masks.base import Mask, Prefix, Spans
 from unified_attn.pairs import Pairs, Shape, check_count, check_device, check_integers, describe, fits
 
 
@@ -89,6 +89,20 @@ class Padding(Mask):
     def on(self, pairs: Pairs) -> Tensor:
         allowed = pairs.gather(self.keep[:, None, None, :])
         return allowed if self.queries is None else allowed & pairs.gather(self.queries[:, None, :, None])
+
+    def spans(self, shape: Shape) -> Spans | None:
+        """None if somewhere real tokens lie on both sides of padding."""
+        num_keys = self.keep.shape[1]
+        count = self.keep.sum(1, keepdim=True)
+        if self.queries is None and bool((count == num_keys).all()):  # nothing is hidden
+            low = count.new_zeros(1, 1).expand(1, shape.num_queries)
+            return Spans(low, low + num_keys)
+        first = self.keep.int().argmax(1, keepdim=True) if num_keys else count
+        place = torch.arange(num_keys, device=self.keep.device)
+        if not torch.equal((place >= first) & (place < first + count), self.keep):
+            return None
+        low, high = first.expand(-1, shape.num_queries), (first + count).expand(-1, shape.num_queries)
+        return Spans(low, high if self.queries is None else torch.where(self.queries, high, low))
 
     def prefix(self, shape: Shape) -> Prefix:
         return Prefix(None, self.queries, self.keep)
