@@ -19,7 +19,7 @@ LIBRARY = "unified_attn"
 
 # A part of the library imports from its own row and the rows above it, inside functions too; for types alone, from any.
 ROWS = [
-    {"_autocast", "_compiling", "_counting_sort", "dropout"},
+    {"_autocast", "_compiling", "_counting_sort", "_watched", "dropout"},
     {"errors", "rows", "pairs", "vectors", "problem", "tiles", "strips"},
     {"masks", "biases", "scores"},
     {"kernels"},

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched
 from unified_attn.dropout import keep
-from unified_attn.kernels.watched import watched
 from unified_attn.pairs import Pairs, Positioned, Shape, check_integers, counted, describe, fit, fits
 from unified_attn.rows import Listed, Rows
 from unified_attn.vectors import Vectors

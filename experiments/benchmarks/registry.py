@@ -12,6 +12,7 @@ from experiments.benchmarks.sequence_cases import sequence_cases
 ARXIV = Size(169_343, 1_166_243, 4, 32)
 CORA = Size(2_708, 10_556, 8, 8)
 SMALL = Size(20_000, 140_000, 4, 32)
+MOLECULES = Size(3_000, 7_000, 8, 8)  # a batch of a hundred
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -30,5 +31,6 @@ def cases(quick: bool) -> Iterator[Case]:
     yield from layer_cases(ARXIV, 128, compiled=True)
     yield from layer_cases(SMALL, 128, edge_dim=16)
     yield from layer_cases(CORA, 64)
+    yield from layer_cases(MOLECULES, 64, edge_dim=8)
     yield from layer_cases(CORA, 1_433, words=True)
     yield from sequence_cases(8_192, 256, compiled=True)

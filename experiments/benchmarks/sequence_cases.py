@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from experiments.benchmarks.case import Case, Side
-from unified_attn import ALiBi, Causal, Documents, Longformer, Window, attention
+from unified_attn import ALiBi, Causal, Documents, Longformer, Padding, Window, attention
 
 TABLE = "SDPA with a dense mask"
 
@@ -95,6 +95,27 @@ def sequence_cases(
         "SDPA",
         lambda q, k, v: attention(q, k, v, mask=Causal()),
         lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+    )
+    yield from batch_cases(length // 8, heads, channels)
+
+
+def batch_cases(length: int, heads: int, channels: int, batch: int = 4) -> Iterator[Case]:
+    """What SDPA does alone: no mask, and padding of sequences of half to all of the tokens."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(batch, heads, length, channels, generator=generator) for _ in range(3))
+    lengths = torch.linspace(length // 2, length, batch).long()
+    keep = torch.arange(length) < lengths[:, None]
+    ending = f", B={batch} N={length:,} H={heads} C={channels}"
+    sides = (attention, scaled_dot_product_attention)
+    yield Case(f"no mask{ending}", "SDPA", inputs, *map(Side, (*sides, scaled_dot_product_attention)))
+    masked = Side(with_table(keep[:, None, None]))
+    yield Case(
+        f"padding by length{ending}",
+        "SDPA with a mask of keys",
+        inputs,
+        Side(lambda q, k, v: attention(q, k, v, mask=Padding(keep))),
+        masked,
+        masked,
     )
 
 

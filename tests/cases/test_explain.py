@@ -102,7 +102,8 @@ def test_the_rule_of_choice() -> None:
         (Window.causal(3000), None, "tiled", "one run, of 64 or more on average"),
         (Causal(), ALiBi(2), "tiled", "one run, of 64 or more on average"),
         (None, ALiBi(2), "tiled", "a table of mask and bias would hold more than 16777216 numbers"),
-        (Padding(torch.ones(1, 4096, dtype=torch.bool)), None, "sdpa", "the mask lists no pairs"),
+        (Padding(torch.ones(1, 4096, dtype=torch.bool)), None, "tiled", "one run, of 64 or more on average"),
+        (Padding(torch.arange(4096)[None] % 2 == 0), None, "sdpa", "the mask lists no pairs"),
     ):
         told = explain(long, long, long, mask=mask, bias=bias)
         assert told.backend == backend

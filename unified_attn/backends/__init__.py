@@ -86,9 +86,10 @@ def order(problem: Problem) -> tuple[list[str], str]:
 
 
 def _is_wide(problem: Problem) -> bool:
-    """Whether the keys of a query are one run, and so many; a compiler could not know."""
+    """Whether the keys of a query are one run, and so many; a compiler, or one who waits for a GPU, could not know."""
     dense = problem.bare and problem.candidates is None
-    if torch.compiler.is_compiling() or problem.shape.num_queries < (SOME if dense else MANY):
+    known = problem.q.is_cpu and not torch.compiler.is_compiling()
+    if not known or problem.shape.num_queries < (SOME if dense else MANY):
         return False
     if problem.spans is None or (problem.spans.varies and not dense):
         return False

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched, watched_gradient
 from unified_attn.errors import refuse_second_derivative
 from unified_attn.kernels import contract_args as at
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_call import dense_last
 from unified_attn.kernels.csr_launch import Plans, lanes
 from unified_attn.kernels.pages import empty
-from unified_attn.kernels.watched import watched, watched_gradient
 
 
 def contract(x: Tensor, att: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched
 from unified_attn.errors import refuse_second_derivative
 from unified_attn.kernels import csr_passes, csr_pieces
 from unified_attn.kernels.csr_call import GRADIENTS, SCHEMA, TENSORS, Call, layout_of
 from unified_attn.kernels.csr_launch import Plans, empty_nodes, longest_row, zeros_add
 from unified_attn.kernels.csr_passes import Grads, Launches, Saved
 from unified_attn.kernels.pages import empty_strided
-from unified_attn.kernels.watched import watched
 
 _NODES = ("query", "key", "value", "key_query")
 _FIRST_KEPT = Call._fields.index("indptr")

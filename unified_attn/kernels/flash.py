@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unified_attn._watched import watched, watched_gradient
 from unified_attn.errors import UnsupportedError
-from unified_attn.kernels.watched import watched, watched_gradient
 
 AT_ONCE = 2**21
 """Logits formed at a time, where they are: 8 MiB of float32."""

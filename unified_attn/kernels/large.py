@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched, watched_gradient
 from unified_attn.kernels.pages import LARGE, empty
-from unified_attn.kernels.watched import watched, watched_gradient
 
 
 def linears(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Sequence[Tensor]:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched, watched_gradient
 from unified_attn.kernels import threads
 from unified_attn.kernels.csr_launch import lanes
 from unified_attn.kernels.pages import empty
-from unified_attn.kernels.watched import watched, watched_gradient
 
 LEAST = 2**20
 """Numbers in x from which on the look is worth its time."""

@@ -12,8 +12,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import UninitializedParameter
 
 from unified_attn._autocast import autocasts
+from unified_attn._watched import watched
 from unified_attn.kernels import large, mostly_zero
-from unified_attn.kernels.watched import watched
 from unified_attn.pairs import check_count
 
 
