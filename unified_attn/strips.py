@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unified_attn.masks.base import Spans
 from unified_attn.rows import Listed
 from unified_attn.tiles import Strip
 
 if TYPE_CHECKING:
+    from unified_attn.masks.base import Spans
     from unified_attn.problem import Problem
 
 HEIGHT = 128
@@ -106,7 +106,7 @@ def _of_entries(problem: Problem, spans: Spans) -> list[Strip]:
         entry = slice(b, b + 1)
         if not whole and not causal:
             numbers = found[-1].number + 1 if found else 0
-            own = _of_spans(problem, Spans(low[entry], high[entry]), HEIGHT)
+            own = _of_spans(problem, replace(spans, low=low[entry], high=high[entry]), HEIGHT)
             found += [replace(strip, number=numbers + n, entries=entry) for n, strip in enumerate(own)]
             continue
         strip = Strip(at, height, range(start, stop), kind="whole" if whole else "causal", entries=entry)
