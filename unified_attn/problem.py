@@ -387,11 +387,11 @@ def _silenced(low: Lowered) -> Lowered:
     """Zeroes the queries, keys and values of no visible pair, and the vectors of pairs hidden from everybody."""
     shape = low.pairs.shape
     if low.pairs.is_dense:
-        if low.add is None or _are_tame(low.q, low.k, low.v):
+        if low.add is None or _is_harmless(low):
             return low
         visible = low.add != -torch.inf
         queries, keys = visible.any(3), visible.any(2)
-    elif low.key_vectors is None and low.value_vectors is None and _are_tame(low.q, low.k, low.v):
+    elif low.key_vectors is None and low.value_vectors is None and _is_harmless(low):
         return low
     elif low.add is None:
         some_queries, some_keys = (x if x is None else x[None, None] for x in low._listed().met())
@@ -409,17 +409,21 @@ def _silenced(low: Lowered) -> Lowered:
             if seen.shape[1] > 1:
                 seen = seen.unflatten(1, (low.k.shape[1], low.group)).any(2)
             unseen = ~seen.any(0).t()
-            vectors = [x if x is None else x.silenced(unseen) for x in (low.key_vectors, low.value_vectors)]
+            silenced = {id(x): x.silenced(unseen) for x in (low.key_vectors, low.value_vectors) if x is not None}
+            vectors = [silenced.get(id(x)) for x in (low.key_vectors, low.value_vectors)]  # one stays one
             low = replace(low, key_vectors=vectors[0], value_vectors=vectors[1])
     q, k, v = silence(low.q, low.k, low.v, queries, keys)
     return replace(low, q=q, k=k, v=v)
 
 
-def _are_tame(*tensors: Tensor) -> bool:
-    """Whether what is multiplied by a weight of 0 does no harm; compiled code would have to know numbers."""
-    if torch.compiler.is_compiling() or any(watched(x) for x in tensors):
-        return False
-    return all(is_tame(x) for x in tensors)
+def _is_harmless(low: Lowered) -> bool:
+    """Whether what is hidden does no harm with a weight of 0, nor a gradient of 0.
+
+    Compiled code could not know, a GPU would be waited for, and a score of one's own may do anything.
+    """
+    inputs = (low.q, low.k, low.v)
+    known = low.q.is_cpu and not torch.compiler.is_compiling() and not any(watched(x) for x in inputs)
+    return known and low.score.fused and all(is_tame(x) for x in inputs)
 
 
 def is_tame(x: Tensor) -> bool:
