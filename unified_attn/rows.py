@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from unified_attn._watched import watched
+
 LIMIT = 2**31 - 1
 """Most pairs, queries or keys of one list: rows hold 32-bit indices."""
 
@@ -73,8 +75,8 @@ class PairList:
         return self.query.shape[0]
 
     def met(self) -> Met:
-        """Which queries and keys are in a pair; looked up once, outside of compiled code."""
-        if torch.compiler.is_compiling():
+        """Which queries and keys are in a pair; looked up once, where numbers are known."""
+        if watched(self.query) or self.query.is_meta:
             return _met(self)
         if self._met is None:
             with torch.inference_mode(False):  # what is kept may take part in training later
@@ -179,7 +181,7 @@ def _met(pairs: Listed) -> Met:
     queries, keys = (
         torch.zeros(size, dtype=torch.bool, device=end.device).index_fill(0, end, True) for end, size in ends
     )
-    if torch.compiler.is_compiling():
+    if watched(queries) or queries.is_meta:
         return queries, keys
     return None if bool(queries.all()) else queries, None if bool(keys.all()) else keys
 

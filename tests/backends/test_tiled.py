@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import unified_attn.backends.tiled
 import unified_attn.strips
@@ -355,3 +356,19 @@ def test_a_window_over_32768_tokens(heads: int, dim: int, megabytes: int) -> Non
     kept = 4 * 32768 * heads * dim * 4  # the output and three gradients
     growth = int(fresh(PEAK + IN_WINDOW.format(heads=heads, dim=dim)))
     assert growth < megabytes * 1e6 + (kept if heads > 1 else 0)
+
+
+def test_padding_where_numbers_are_unknown() -> None:
+    """By default: a fake tensor gives a fake one, a meta tensor a meta one; a batch of gradients says what to do."""
+    x = torch.randn(2, 2, 300, 4, requires_grad=True)
+    mask = Padding.from_lengths(torch.tensor([100, 300]))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = torch.empty(2, 2, 300, 4)
+        assert isinstance(attention(fake, fake, fake, mask=mask), FakeTensor)
+    meta = torch.empty(1, 2, 300, 4, device="meta")
+    graph = Graph(torch.randint(0, 300, (2, 600)), num_keys=300).to("meta")
+    for listed in (Window(5, 5), graph):
+        assert attention(meta, meta, meta, mask=listed).is_meta
+    out = attention(x, x, x, mask=mask)
+    with pytest.raises(UnsupportedError, match=r"no batch of gradients at once.*use backend='sdpa'"):
+        torch.autograd.grad(out, x, torch.ones(3, *out.shape), is_grads_batched=True)

@@ -285,3 +285,27 @@ def test_results_outlive_the_step(nothing_kept: None) -> None:
         layer(y, edges).sum().backward()
     assert out.equal(kept_out)
     assert x.grad.equal(kept_grad)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
+def test_outputs_may_be_changed_in_place(kind: type[nn.Module], bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's own: no output of a layer is a view."""
+    monkeypatch.setattr(pages, "LARGE", 1)
+    generator = torch.Generator().manual_seed(0)
+    layer = kind(5, 4, heads=2, residual=True, bias=bias) if kind is not TransformerConv else kind(5, 4, 2, bias=bias)
+    x, edges = torch.randn(9, 5, generator=generator), torch.randint(0, 9, (2, 20), generator=generator)
+    results = []
+    for change in (torch.relu, torch.relu_):
+        leaf = x.clone().requires_grad_()
+        out = change(layer(leaf, edges))
+        results.append((out, *torch.autograd.grad(out.sum(), [leaf, *layer.parameters()])))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_memory_is_the_cpus_whatever_the_default_is(nothing_kept: None) -> None:
+    with torch.device("meta"):
+        x = pages.empty(torch.zeros(1, device="cpu"), 2**21)
+    assert x.is_cpu
+    x.fill_(1.0)

@@ -13,8 +13,7 @@ After these come the others that can run it, in the order of this list. ``flex``
 
 from __future__ import annotations
 
-import torch
-
+from unified_attn._watched import watched
 from unified_attn.backends.base import Backend
 from unified_attn.backends.csr import CSR
 from unified_attn.backends.flex import Flex
@@ -86,9 +85,9 @@ def order(problem: Problem) -> tuple[list[str], str]:
 
 
 def _is_wide(problem: Problem) -> bool:
-    """Whether the keys of a query are one run, and so many; a compiler, or one who waits for a GPU, could not know."""
+    """Whether the keys of a query are one run, and so many; not where numbers are unknown, or a GPU waited for."""
     dense = problem.bare and problem.candidates is None
-    known = problem.q.is_cpu and not torch.compiler.is_compiling()
+    known = problem.q.is_cpu and not watched(problem.q)
     if not known or problem.shape.num_queries < (SOME if dense else MANY):
         return False
     if problem.spans is None or (problem.spans.varies and not dense):

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
+from unified_attn.errors import UnsupportedError
 from unified_attn.kernels.flash import flash, flash_backward
-from unified_attn.kernels.pages import empty, empty_strided
+from unified_attn.kernels.pages import empty_strided
 from unified_attn.problem import Problem, dropout, is_tame, silence
 from unified_attn.strips import Cut, high_cut, low_cut, strips
 from unified_attn.tiles import Strip
@@ -154,7 +155,9 @@ class _Results:
     def __init__(self, q: Tensor, v: Tensor, strips: Strips) -> None:
         self.all_rows = slice(0, q.shape[2])
         # The heads of a row side by side, as the kernel writes them.
-        self.out = empty(q, q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+        batch, heads, rows, size = *q.shape[:3], v.shape[3]
+        strides = (rows * heads * size, size, heads * size, 1)
+        self.out = empty_strided(q, (batch, heads, rows, size), strides)
         self.lse = q.new_empty(q.shape[:3])
         entries = range(q.shape[0])
         written = sum(len(entries[strip.entries]) * strip.tiles * strip.height for strip in strips.strips)
@@ -191,6 +194,10 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         g_out, g_lse = grads
+        if any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in grads):
+            raise UnsupportedError(
+                "tiled", ["it takes no batch of gradients at once; use backend='sdpa' or 'reference'"]
+            )
         q, k, v, out, lse, *learned = ctx.saved_tensors
         g_out = torch.zeros_like(out) if g_out is None else g_out
         d_learned = [

@@ -43,13 +43,17 @@ _kept: dict[int, list[Tensor]] = {}
 
 def empty(like: Tensor, *shape: int) -> Tensor:
     """Uninitialised memory, as ``like.new_empty(shape)``."""
-    return like.new_empty(shape) if _is_small(like, shape) else _block(like, shape).view(shape)
+    if _is_small(like, shape):
+        return like.new_empty(shape)
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return _block(like, shape, strides)
 
 
 def empty_strided(like: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     """As ``like.new_empty_strided(shape, strides)``, for strides without gaps."""
-    small = _is_small(like, shape)
-    return like.new_empty_strided(shape, strides) if small else _block(like, shape).as_strided(shape, strides)
+    return like.new_empty_strided(shape, strides) if _is_small(like, shape) else _block(like, shape, strides)
 
 
 def release() -> int:
@@ -62,8 +66,8 @@ def _is_small(like: Tensor, shape: Sequence[int]) -> bool:
     return type(like) not in _PLAIN or math.prod(shape) * like.element_size() < LARGE or not like.is_cpu
 
 
-def _block(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """So many numbers in a row, in a block that comes back when nobody holds them any more."""
+def _block(like: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """A tensor in a block that comes back when nobody holds it any more; no view, since it may be changed in place."""
     count = math.prod(shape)
     size = count * like.element_size()
     step = 1 << (size.bit_length() - 4)
@@ -71,7 +75,8 @@ def _block(like: Tensor, shape: Sequence[int]) -> Tensor:
     block = _taken(size)
     memory = (ctypes.c_char * size).from_address(block.data_ptr())
     weakref.finalize(memory, _keep, size, block).atexit = False
-    return torch.frombuffer(memory, dtype=like.dtype, count=count)
+    numbers = torch.frombuffer(memory, dtype=like.dtype, count=count)
+    return torch.empty(0, dtype=like.dtype, device="cpu").set_(numbers.untyped_storage(), 0, shape, strides)
 
 
 def _taken(size: int) -> Tensor:
@@ -80,7 +85,7 @@ def _taken(size: int) -> Tensor:
         return _kept[size].pop()
     except (KeyError, IndexError):
         _give_back(size)
-        return _in_large_pages(torch.empty(size, dtype=torch.uint8))
+        return _in_large_pages(torch.empty(size, dtype=torch.uint8, device="cpu"))
 
 
 def _keep(size: int, block: Tensor) -> None:
