@@ -17,7 +17,7 @@ BUSY = 0.7
 """Load, in running processes, from which on it is said."""
 
 
-def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 1.0) -> None:
+def benchmarks(quick: bool = False, out: Path = Path("outputs/benchmarks"), seconds: float = 0.6) -> None:
     """Benchmarks of operator, layers and sequences against torch-geometric, SDPA and plain torch; ten minutes.
 
     Args:
