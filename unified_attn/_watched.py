@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types of tensors that are no more than that."""
 
 
 def watched(tensor: Tensor) -> bool:
@@ -19,10 +20,15 @@ def watched(tensor: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or type(tensor) not in _PLAIN
+        or type(tensor) not in PLAIN
     )
 
 
 def watched_gradient(grad: Tensor) -> bool:
     """The same of what a backward pass is given, which may also be a batch in disguise (``is_grads_batched``)."""
-    return watched(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
+    return watched(grad) or is_batch(grad)
+
+
+def is_batch(grad: Tensor) -> bool:
+    """Whether it is a batch in disguise."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(grad))

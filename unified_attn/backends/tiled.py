@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unified_attn._watched import is_batch
 from unified_attn.backends.base import Backend, cap_reasons, dot_reasons, refuse_tangents
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels.flash import flash, flash_backward
@@ -194,7 +195,7 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         g_out, g_lse = grads
-        if any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in grads):
+        if any(g is not None and is_batch(g) for g in grads):
             raise UnsupportedError(
                 "tiled", ["it takes no batch of gradients at once; use backend='sdpa' or 'reference'"]
             )

@@ -22,39 +22,15 @@ AT_ONCE = 2**21
 """Logits formed at a time, where they are: 8 MiB of float32."""
 
 
-def flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    add: Tensor | None,
-    factors: Tensor | None,
-    scale: float,
-    causal: bool,
-    caller: str,
-) -> tuple[Tensor, Tensor]:
-    """softmax(scale * query key^T + add) value, and the log-sum-exp of the logits.
-
-    Args:
-        query: ``[B, Hq, Nq, D]``, float32 or float64, any strides.
-        key: ``[B, Hkv, Nk, D]``.
-        value: ``[B, Hkv, Nk, Dv]``. Nothing may be NaN or inf but where ``add`` leaves it to.
-        add: ``[1 | B, 1 | Hq, 1 | Nq, 1 | Nk]``, -inf = hidden, or None.
-        factors: ``[B, Hq, Nq, Nk]``, multiplied to the weights after the softmax, or None.
-        scale: Multiplies the products.
-        causal: Hide j > i, i and j being *rows*; with neither ``add`` nor ``factors``.
-        caller: The back end to name where a second derivative is asked for.
-
-    Returns:
-        ``[B, Hq, Nq, Dv]`` and ``[B, Hq, Nq]``; 0 and -inf in rows without a visible key.
-    """
-    inputs = (query, key, value, add, factors, scale, causal, caller)
+def flash(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    """:func:`_forward`, differentiable once: what follows ``query`` is told there."""
     results: tuple[Tensor, Tensor]
     if watched(query):
-        results = torch.ops.unified_attn.flash(*inputs)
+        results = torch.ops.unified_attn.flash(query, *others)
     elif torch.is_grad_enabled():
-        results = _Flash.apply(*inputs)
+        results = _Flash.apply(query, *others)
     else:
-        results = _forward(*inputs)
+        results = _forward(query, *others)
     return results
 
 
@@ -82,6 +58,21 @@ def _forward(
     causal: bool,
     caller: str,
 ) -> tuple[Tensor, Tensor]:
+    """softmax(scale * query key^T + add) value, and the log-sum-exp of the logits.
+
+    Args:
+        query: ``[B, Hq, Nq, D]``, float32 or float64, any strides.
+        key: ``[B, Hkv, Nk, D]``.
+        value: ``[B, Hkv, Nk, Dv]``. Nothing may be NaN or inf but where ``add`` leaves it to.
+        add: ``[1 | B, 1 | Hq, 1 | Nq, 1 | Nk]``, -inf = hidden, or None.
+        factors: ``[B, Hq, Nq, Nk]``, multiplied to the weights after the softmax, or None.
+        scale: Multiplies the products.
+        causal: Hide j > i, i and j being *rows*; with neither ``add`` nor ``factors``.
+        caller: The back end to name where a second derivative is asked for.
+
+    Returns:
+        ``[B, Hq, Nq, Dv]`` and ``[B, Hq, Nq]``; 0 and -inf in rows without a visible key.
+    """
     empty = query.shape[0] * query.shape[2] == 0 or key.shape[2] == 0
     if factors is None and not empty:
         width = max(query.shape[3], value.shape[3], 1)

@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unified_attn._watched import PLAIN
+
 LARGE = 2**23
 """Bytes from which on a result is large: memory for what is smaller torch and the system mostly use again as it is."""
 
@@ -34,7 +36,6 @@ KEPT = 2**30
 
 _PAGE = 2**21
 _MADV_HUGEPAGE = 14
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 # By size. Lists are popped and appended to, each of which is one step, so that threads need no lock; a lock could not
 # be taken either where a tensor dies, which may be anywhere.
@@ -63,7 +64,7 @@ def release() -> int:
 
 def _is_small(like: Tensor, shape: Sequence[int]) -> bool:
     """Whether torch should see to it: of what is traced, sizes are not asked for."""
-    return type(like) not in _PLAIN or math.prod(shape) * like.element_size() < LARGE or not like.is_cpu
+    return type(like) not in PLAIN or math.prod(shape) * like.element_size() < LARGE or not like.is_cpu
 
 
 def _block(like: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
