@@ -109,7 +109,7 @@ def step(q, k, v, graph, edge_attr, key, value):
     out = graph_attention(q, k, v, graph, score={score}, bias=EdgeProjection(edge_attr, {weights}), backend="csr")
     out.backward(out)
 
-growth(step, make(50, 500), make(20000, 500000))
+growth(step, make(2000, 40000), make(20000, 500000))  # 40000: fewer would be projected at once, by other kernels
 """
 
 
