@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from unified_attn._compiling import of_integers
+from unified_attn.dropout import HEAD_STEP
 from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
+from unified_attn.kernels.csr_dropout import counted, gains, kept
 from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_pulls, packed_stats, packed_sums
 from unified_attn.kernels.csr_pair import (
     DK_HEAD,
     DOT,
     DV_HEAD,
     HEAD_FIELDS,
-    HEAD_STEP,
     K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
@@ -27,7 +28,6 @@ from unified_attn.kernels.csr_pair import (
     VVEC_HEAD,
     block_rows,
     dot,
-    kept,
     last_of,
     lined_scores,
     projected,
@@ -110,7 +110,6 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         if values_of_eight:
             for to in range(0, side, 8 * one):
                 store(ones + to, splat(like_e, real(like_e, 1.0)), 8)
-        skip = has_add or has_drop
         indptr = a.indptr + b * a.indptr_b
         kcode, vcode = a.kcode + b * a.kcode_b, a.vcode + b * a.vcode_b
         u_b, gm_b = a.kquery + b * a.kquery_b, a.g_mixed + b * a.g_mixed_b
@@ -220,14 +219,25 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             poke(like_e, slopes_h + t * t_step, gv)
                             poke(like_e, deltas_h + t * t_step, peek(like_e, stats + one))
                 # Weights, and the slopes of the form.
-                simple = not has_drop and cap <= 0
+                simple = cap <= 0 and (joint or not has_drop)
                 if joint:
-                    for to in range(0, n * t_step, 8 * one):
-                        w = exp(load(like_e, scratch + to, 8))
-                        store(scratch + to, w, 8)
-                        if need_dk and simple:
-                            ds = w * (load(like_e, slopes + to, 8) - load(like_e, deltas + to, 8))
-                            store(slopes + to, ds * splat(like_e, scale), 8)
+                    for t in range(n):
+                        x = 0
+                        if has_drop:
+                            counter = peek_int32(edge + 4 * (chunk + t))
+                            if pair_counter:
+                                counter = peek_int32(col + 4 * (chunk + t)) * keys + row_number(a.row, j)
+                            x = counted(a.seed, b * num_heads + first_h, counter)
+                        for to in range(t * t_step, t * t_step + side, 8 * one):
+                            w, gain = exp(load(like_e, scratch + to, 8)), splat(like_e, real(like_e, 1.0))
+                            if simple:
+                                if has_drop:
+                                    gain = gains(splat(like_e, drop_gain), x, drop_from)
+                                    x += 8 * HEAD_STEP
+                                if need_dk:
+                                    ds = w * (load(like_e, slopes + to, 8) * gain - load(like_e, deltas + to, 8))
+                                    store(slopes + to, ds * splat(like_e, scale), 8)
+                            store(scratch + to, w * gain, 8)
                 else:
                     for h in range(last_h - first_h):
                         weights_h, slopes_h, deltas_h = scratch + h * h_step, slopes + h * h_step, deltas + h * h_step
@@ -247,12 +257,11 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             w = peek(like_e, scratch + at)
                             gain = real(like_e, 1.0)
                             if has_drop:
-                                i = peek_int32(col + 4 * (chunk + t))
                                 counter = peek_int32(edge + 4 * (chunk + t))
                                 if pair_counter:
-                                    counter = i * keys + row_number(a.row, j)
-                                seed = a.seed + (b * num_heads + h) * HEAD_STEP
-                                gain = drop_gain if kept(seed, counter, drop_from) else nil
+                                    counter = peek_int32(col + 4 * (chunk + t)) * keys + row_number(a.row, j)
+                                x = counted(a.seed, b * num_heads + h, counter)
+                                gain = drop_gain if kept(x, drop_from) else nil
                                 poke(like_e, scratch + at, w * gain)
                             if need_dk:
                                 ds = w * (gain * peek(like_e, slopes + at) - peek(like_e, deltas + at)) * scale
@@ -299,7 +308,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             k_c = load(like_q, k_j + at, left)
                             for t in range(n):
                                 ds = peek(like_e, slopes_h + t * t_step)
-                                if skip and ds == 0:
+                                if has_add and ds == 0:
                                     continue
                                 i = peek_int32(col + 4 * (chunk + t))
                                 x = load(like_q, q_h + i * q_n + at, left)
@@ -325,7 +334,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             acc = zero(like_v)
                             for t in range(n):
                                 w = peek(like_e, weights_h + t * t_step)
-                                if skip and w == 0:
+                                if has_add and w == 0:
                                     continue
                                 i = peek_int32(col + 4 * (chunk + t))
                                 acc = fma(splat(like_v, w), load(like_v, g_h + i * g_n + at, left), acc)

@@ -17,6 +17,7 @@ import numpy as np
 
 from unified_attn._compiling import of_integers
 from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
+from unified_attn.kernels.csr_dropout import counted, gains, kept
 from unified_attn.kernels.csr_packed import (
     is_eight,
     packed_att,
@@ -32,7 +33,6 @@ from unified_attn.kernels.csr_pair import (
     DOT,
     DVVEC_HEAD,
     HEAD_FIELDS,
-    HEAD_STEP,
     K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
@@ -43,7 +43,6 @@ from unified_attn.kernels.csr_pair import (
     add_scaled,
     block_rows,
     dot,
-    kept,
     last_of,
     lined_scores,
     projected,
@@ -132,7 +131,6 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
         packed_scores = packed and scores_of_eight and a.packed_scores != 0
         packed = packed and (packed_scores or lined)
-        skip = has_add
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
         wanted = wanted or need_dkfeat or need_dkquery or need_dkweight or need_dvfeat
         ahead = a.ahead if wanted else 0
@@ -267,10 +265,18 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             lse_e, delta_e = load(like_e, lses + to, 8), load(like_e, deltas + to, 8)
                             for t in range(n):
                                 at = t * t_step + to
-                                w = exp(load(like_e, scratch + at, 8) - lse_e)
-                                store(scratch + at, w, 8)
-                                if not has_drop:
-                                    store(slopes + at, w * (load(like_e, slopes + at, 8) - delta_e), 8)
+                                w, gv = exp(load(like_e, scratch + at, 8) - lse_e), load(like_e, slopes + at, 8)
+                                if has_drop:
+                                    counter = peek_int32(edge + 4 * (chunk + t))
+                                    if pair_counter:
+                                        counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
+                                    x = counted(a.seed, b * num_heads + first_h + to // one, counter)
+                                    gain = gains(splat(like_e, drop_gain), x, drop_from)
+                                    store(scratch + at, w * gain, 8)
+                                    gv = gv * gain
+                                else:
+                                    store(scratch + at, w, 8)
+                                store(slopes + at, w * (gv - delta_e), 8)
                     else:
                         for h in range(last_h - first_h):
                             weights_h, slopes_h = scratch + h * h_step, slopes + h * h_step
@@ -285,11 +291,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 if not has_drop:
                                     store(slopes_h + at, w * (load(like_e, slopes_h + at, 8) - delta_e), 8)
                     # Then nothing is left to do head by head.
-                    alone = packed and not has_drop
-                    if alone and scale != 1:
+                    if packed and scale != 1:
                         for to in range(0, n * t_step, 8 * one):
                             store(slopes + to, load(like_e, slopes + to, 8) * splat(like_e, scale), 8)
-                    for h in range(first_h, first_h if alone else last_h):
+                    for h in range(first_h, first_h if packed else last_h):
                         table = heads + h * (8 * HEAD_FIELDS)
                         weights_h, slopes_h = scratch + (h - first_h) * h_step, slopes + (h - first_h) * h_step
                         q_h, g_h = q_i + h * a.q_h, g_i + h * a.g_out_h
@@ -299,15 +304,13 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                         kweight_h = a.kweight + peek_int64(table + 8 * KWEIGHT_HEAD)
                         u_h, gm_h = u_i + h * a.kquery_h, gm_i + h * a.g_mixed_h
                         delta = peek(like_e, deltas + (h - first_h) * one)
-                        if has_drop:
-                            seed = a.seed + (b * num_heads + h) * HEAD_STEP
+                        if has_drop and not joint:
                             for t in range(n):
                                 counter = peek_int32(edge + 4 * (chunk + t))
                                 if pair_counter:
                                     counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
-                                gain = nil
-                                if kept(seed, counter, drop_from):
-                                    gain = drop_gain
+                                x = counted(a.seed, b * num_heads + h, counter)
+                                gain = drop_gain if kept(x, drop_from) else nil
                                 w = peek(like_e, weights_h + t * t_step)
                                 ds = w * (gain * peek(like_e, slopes_h + t * t_step) - delta)
                                 poke(like_e, weights_h + t * t_step, w * gain)
@@ -351,7 +354,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                     acc_u = zero(like_f)
                                     for t in range(n):
                                         ds = peek(like_e, slopes_h + t * t_step)
-                                        if skip and ds == 0:
+                                        if has_add and ds == 0:
                                             continue
                                         f_e = kfeat + peek_int32(edge + 4 * (chunk + t)) * kfeat_e
                                         acc_u = fma(splat(like_f, ds), load(like_f, f_e + at, left), acc_u)
@@ -373,7 +376,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 att_c = load(like_q, att_h + at, left)
                             for t in range(n):
                                 ds = peek(like_e, slopes_h + t * t_step)
-                                if skip and ds == 0:
+                                if has_add and ds == 0:
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
                                 y = load(like_q, k_h + j * k_n + at, left)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from unified_attn._compiling import of_integers
+from unified_attn.dropout import HEAD_STEP
 from unified_attn.kernels.csr_args import CHUNK, LEFT_OUT
+from unified_attn.kernels.csr_dropout import counted, gains, kept
 from unified_attn.kernels.csr_packed import is_eight, packed_dots, packed_mix, packed_sums
 from unified_attn.kernels.csr_pair import (
     DOT,
     HEAD_FIELDS,
-    HEAD_STEP,
     K_HEAD,
     KVEC_HEAD,
     KWEIGHT_HEAD,
@@ -25,7 +26,6 @@ from unified_attn.kernels.csr_pair import (
     VVEC_HEAD,
     block_rows,
     dot,
-    kept,
     last_of,
     lined_scores,
     row_number,
@@ -84,7 +84,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
-        nothing = real(like_e, -np.inf)
+        nothing, nil = real(like_e, -np.inf), real(like_e, 0.0)
         scale, cap, slope = real(like_e, a.scale), real(like_e, a.cap), real(like_e, a.slope)
         drop_gain = real(like_e, a.drop_gain)
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
@@ -256,19 +256,21 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             poke(like_e, norms + h * one, norm)
                             poke(like_e, lse_i + (first_h + h) * a.lse_h, lse)
                 if has_drop:
-                    for h in range(first_h, last_h):
-                        scores = scratch + (h - first_h) * h_step
-                        seed = a.seed + (b * num_heads + h) * HEAD_STEP
-                        for t in range(n):
-                            counter = peek_int32(edge + 4 * (chunk + t))
-                            if pair_counter:
-                                counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
-                            w = real(like_e, 0.0)
-                            if kept(seed, counter, drop_from):
-                                w = peek(like_e, scores + t * t_step) * drop_gain
-                            poke(like_e, scores + t * t_step, w)
+                    for t in range(n):
+                        counter = peek_int32(edge + 4 * (chunk + t))
+                        if pair_counter:
+                            counter = row_number(a.row, i) * keys + peek_int32(col + 4 * (chunk + t))
+                        x = counted(a.seed, b * num_heads + first_h, counter)
+                        if joint:
+                            for to in range(scratch + t * t_step, scratch + t * t_step + side, 8 * one):
+                                store(to, load(like_e, to, 8) * gains(splat(like_e, drop_gain), x, drop_from), 8)
+                                x += 8 * HEAD_STEP
+                        else:
+                            for to in range(scratch + t * one, scratch + t * one + (last_h - first_h) * h_step, h_step):
+                                w = peek(like_e, to) * drop_gain  # in any case: no branch to guess
+                                poke(like_e, to, w if kept(x, drop_from) else nil)
+                                x += HEAD_STEP
                 # The sum of this chunk's values begins at 0, so that long rows are summed in two levels.
-                skip = has_add or has_drop
                 if packed_values:
                     fade_by, norm_by = 0 if first else fades, norms if last else 0
                     packed_mix(like_e, out_i, scratch, t_step, v_b, v_n, pairs, n, fade_by, norm_by, side)
@@ -291,14 +293,14 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                         if has_vvec:
                             for t in range(n):
                                 w = peek(like_e, scores + t * t_step)
-                                if skip and w == 0:
+                                if has_add and w == 0:
                                     continue
                                 j = peek_int32(col + 4 * (chunk + t))
                                 e = peek_int32(edge + 4 * (chunk + t))
                                 x = load(like_v, v_h + j * v_n + at, left)
                                 x = x + load(like_v, vvec_h + vector_row(vcode, e) * vvec_e + at, left)
                                 acc = fma(splat(like_v, w), x, acc)
-                        elif skip:
+                        elif has_add:
                             for t in range(n):
                                 w = peek(like_e, scores + t * t_step)
                                 if w == 0:
@@ -321,7 +323,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             acc = zero(like_f)
                             for t in range(n):
                                 w = peek(like_e, scores + t * t_step)
-                                if skip and w == 0:
+                                if has_add and w == 0:
                                     continue
                                 e = peek_int32(edge + 4 * (chunk + t))
                                 acc = fma(splat(like_f, w), load(like_f, vfeat + e * vfeat_e + at, left), acc)

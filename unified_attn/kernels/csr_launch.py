@@ -30,10 +30,12 @@ from unified_attn.kernels.csr_args import (
 from unified_attn.kernels.csr_call import Call, all_strides
 from unified_attn.kernels.pages import empty
 
-_BLOCK_WORK = 2**18  # floats read per task: near a quarter of a millisecond, far more than handing it over takes
+_LEAST_WORK, _BLOCK_WORK = 2**16, 2**18  # floats per task, 15 to 60 microseconds: handing it over takes less than one
+_FEW_BLOCKS = 64  # up to so many tasks are small ones, so that threads end at one time
+PAIR_WORK = 48  # floats that could be read in the time that a pair takes besides
 _PIECE_WORK = 2**20  # floats read for one row: what is longer is cut
 _PARTIAL_FLOATS = 2**22  # at most for the partial sums of tables and weights, unless one sum alone is larger
-_INLINE_WORK = 2**18  # problems up to here run in the calling thread: waking another takes as long
+_INLINE_WORK = 2**18  # problems up to here run in the calling thread: waking another may take as long
 _CACHE_BYTES = 2**20  # operands up to here stay in the second-level cache, where prefetching is no help
 _AHEAD_BYTES = 2**13  # how far ahead of the current pair to prefetch; the first-level cache holds several times that
 _KEPT_PLANS = 128
@@ -132,7 +134,7 @@ class Launch:
         )
         self._kernel = find_kernel(which, call)
         self._scratch_bytes = 8 * scratch_floats(call.query.size(1))
-        work = call.query.size(0) * call.pairs * call.query.size(1) * call.pair_size
+        work = call.query.size(0) * call.pairs * (call.query.size(1) * call.pair_size + PAIR_WORK)
         self._alone = work <= _INLINE_WORK
 
     def run(self, operands: dict[str, Any], numbers: tuple[int | float, ...]) -> bool:
@@ -351,7 +353,8 @@ def fewer_blocks(blocks: int, tables: list[Tensor]) -> int:
 
 def num_blocks(pairs: int, nodes: int, pair_size: int) -> int:
     """How many blocks rows are cut into: from the data alone, never from the number of threads."""
-    return max(1, min((pairs + 2 * nodes) * pair_size // _BLOCK_WORK, nodes))
+    work = (pairs + 2 * nodes) * pair_size
+    return max(1, min(max(work // _BLOCK_WORK, min(work // _LEAST_WORK, _FEW_BLOCKS)), nodes))
 
 
 def longest_row(pair_size: int) -> int:

@@ -1,4 +1,4 @@
-"""What the CSR kernels have in common: the score of one pair, the dropout of one weight, the cut into blocks.
+"""What the CSR kernels have in common: the score of one pair, the cut into blocks.
 
 Everything here is inlined into the kernels. Addresses are bytes; an address of 0 means that the operand is absent.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from unified_attn import dropout
 from unified_attn._compiling import inlined
 from unified_attn.kernels.csr_args import HEADS
 from unified_attn.kernels.lanes import (
@@ -42,6 +41,7 @@ K_HEAD, V_HEAD, KVEC_HEAD, VVEC_HEAD, KWEIGHT_HEAD, DK_HEAD, DV_HEAD, DKVEC_HEAD
 _CALLED = (
     "kernels/contract_args.py",
     "kernels/csr_args.py",
+    "kernels/csr_dropout.py",
     "kernels/csr_packed.py",
     "kernels/csr_pair.py",
     "kernels/lanes.py",
@@ -52,21 +52,6 @@ _PACKAGE = Path(__file__).parent.parent
 STAMP = int.from_bytes(
     hashlib.blake2b(b"".join((_PACKAGE / name).read_bytes() for name in _CALLED), digest_size=6).digest()
 )
-
-
-HEAD_STEP, PAIR_STEP = dropout.HEAD_STEP, dropout.PAIR_STEP
-FIRST_FACTOR, SECOND_FACTOR, HIGH_HALF = dropout.FIRST_FACTOR, dropout.SECOND_FACTOR, dropout.HIGH_HALF
-DRAW_SHIFT, DRAW_MASK = 64 - dropout.DRAW_BITS, 2**dropout.DRAW_BITS - 1
-
-
-@inlined
-def kept(base, counter, least):  # type: ignore[no-untyped-def]
-    """Whether dropout keeps a pair; ``base`` is seed + (b * Hq + h) * HEAD_STEP. See ``dropout``."""
-    x = base + counter * PAIR_STEP
-    x = (x ^ ((x >> 32) & HIGH_HALF)) * FIRST_FACTOR
-    x = (x ^ ((x >> 32) & HIGH_HALF)) * SECOND_FACTOR
-    x = x ^ ((x >> 32) & HIGH_HALF)
-    return ((x >> DRAW_SHIFT) & DRAW_MASK) >= least
 
 
 @inlined

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unified_attn.kernels.csr_call import Call, dense_last
 from unified_attn.kernels.csr_launch import (
+    PAIR_WORK,
     Launch,
     Tasks,
     fewer_blocks,
@@ -212,9 +213,9 @@ def backward_columns(call: Call, rows: RowSet, saved: Saved, grad: Grads, launch
 
 
 def cut_heads(call: Call) -> tuple[list[tuple[int, int]], int]:
-    """Ranges of heads, and the floats that one reads for a pair."""
+    """Ranges of heads, and what one costs for a pair, in floats read."""
     ranges = head_ranges(call.query, call.key, call.values)
-    return ranges, call.query.size(1) // len(ranges) * call.pair_size
+    return ranges, call.query.size(1) // len(ranges) * call.pair_size + PAIR_WORK
 
 
 def one_by_one(call: Call) -> list[tuple[int, int]]:

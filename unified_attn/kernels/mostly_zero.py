@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +34,8 @@ SHARE = 1 / 20
 _SAMPLE = 16  # rows that are looked at first
 
 
-class Nonzeros(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Nonzeros:
     """The nonzeros of a matrix, row by row.
 
     Args:
@@ -48,28 +52,31 @@ class Nonzeros(NamedTuple):
     columns: Tensor
     values: Tensor
 
+    @cached_property
+    def transposed(self) -> Nonzeros:
+        """Those of the transposed matrix; a counting sort."""
+        from unified_attn.kernels.mostly_zero_numba import make_turn
+
+        (rows, size), count = self.shape, int((self.ends - self.begins).sum())
+        begins, ends = self.begins.new_empty(2, size)
+        turned = begins, ends, self.columns.new_empty(count), self.values.new_empty(count)
+        own = self.begins, self.ends, self.columns, self.values
+        args = threads.words(*(x.data_ptr() for x in own), rows, size, *(x.data_ptr() for x in turned))
+        threads.run(make_turn(8 * self.values.element_size()).address, ctypes.addressof(args), 1)
+        return Nonzeros((size, rows), *turned)
+
     def times(self, table: Tensor, start: Tensor | None = None) -> Tensor:
         """The matrix times ``table [columns, size]``, plus ``start [size]``."""
         from unified_attn.kernels.mostly_zero_numba import ROWS, make_product
 
-        bits, size = 8 * table.element_size(), table.shape[1]
+        table, (rows, _), size, item = table.contiguous(), self.shape, table.shape[1], table.element_size()
         start = None if start is None else start.contiguous()
-        kernel, tasks = make_product(bits, *lanes(size, bits)), -(-self.shape[0] // ROWS)
-        return self._product(kernel, tasks, table, self.shape[0], 0 if start is None else start.data_ptr())
-
-    def transposed_times(self, table: Tensor) -> Tensor:
-        """The transposed matrix times ``table [N, size]``."""
-        from unified_attn.kernels.mostly_zero_numba import make_transposed_product
-
-        kernel, tasks = make_transposed_product(8 * table.element_size()), -(-table.shape[1] // 16)
-        return self._product(kernel, tasks, table, self.shape[1], self.shape[1])
-
-    def _product(self, kernel: Any, tasks: int, table: Tensor, rows: int, extra: int) -> Tensor:
-        table, size = table.contiguous(), table.shape[1]
-        out, step = empty(table, rows, size), size * table.element_size()
+        out = empty(table, rows, size)
         parts = [x.data_ptr() for x in (self.begins, self.ends, self.columns, self.values, table)]
-        args = threads.words(*parts, step, extra, out.data_ptr(), step, self.shape[0], size)
-        threads.run(kernel.address, ctypes.addressof(args), tasks)
+        step, first = size * item, 0 if start is None else start.data_ptr()
+        args = threads.words(*parts, step, first, out.data_ptr(), step, rows, size)
+        kernel = make_product(8 * item, *lanes(size, 8 * item)).address
+        threads.run(kernel, ctypes.addressof(args), -(-rows // ROWS))
         return out
 
 
@@ -112,40 +119,49 @@ def _all_finite(x: Tensor) -> bool:
     return math.isfinite(float(x.sum()))
 
 
-def linear(x: Tensor, few: Nonzeros, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b from the nonzeros of x.
+def linears(x: Tensor, few: Nonzeros, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    """Several x W^T + b from the nonzeros of x.
 
     Args:
         x: ``[N, F]``, which gets no gradient.
         few: Its nonzeros.
-        weight: ``[D, F]``.
-        bias: ``[D]`` or None.
+        weights: ``[D, F]`` each.
+        biases: ``[D]`` or None, each.
 
     Returns:
-        ``[N, D]``. Numbers are added in another order than by a dense product; weights that are not finite go there.
+        ``[N, D]`` each. Numbers are added in another order than by a dense product; weights that are not finite go
+        there.
     """
-    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, bias))
-    if not alike or not _all_finite(weight.detach()):  # or torch says what is wrong
-        return torch.nn.functional.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(weight, bias, x, few)
-    return out
+    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (*weights, *biases))
+    if not alike or not all(_all_finite(weight.detach()) for weight in weights):  # or torch says what is wrong
+        return [torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True)]
+    outs: tuple[Tensor, ...] = _Linears.apply(x, few, *weights, *biases)
+    return outs
 
 
-class _Linear(torch.autograd.Function):
+class _Linears(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, few: Nonzeros) -> Tensor:
-        need_weight = ctx.needs_input_grad[0]
+    def forward(ctx: Any, x: Tensor, few: Nonzeros, *weights_and_biases: Any) -> tuple[Tensor, ...]:
+        count = len(weights_and_biases) // 2
+        weights, biases = weights_and_biases[:count], weights_and_biases[count:]
+        need_weight = any(ctx.needs_input_grad[2 : 2 + count])
         ctx.save_for_backward(x if need_weight else None)
         ctx.few = few if need_weight else None
-        return few.times(weight.t(), bias)
+        ctx.set_materialize_grads(False)
+        return tuple(few.times(w.t(), b) for w, b in zip(weights, biases, strict=True))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        need_weight, need_bias, *_ = ctx.needs_input_grad
-        dweight: Tensor | None = None
-        if need_weight and (torch.is_grad_enabled() or watched_gradient(grad) or not _all_finite(grad)):
-            dweight = grad.t() @ x  # which can be differentiated again
-        elif need_weight:
-            dweight = ctx.few.transposed_times(grad).t()
-        return dweight, grad.sum(0) if need_bias else None, None, None
+        needs = ctx.needs_input_grad[2:]
+        found: list[Tensor | None] = [None] * len(needs)
+        for n, grad in enumerate(grads):
+            if grad is None:
+                continue
+            if needs[n] and (torch.is_grad_enabled() or watched_gradient(grad) or not _all_finite(grad)):
+                found[n] = grad.t() @ x  # which can be differentiated again
+            elif needs[n]:
+                found[n] = ctx.few.transposed.times(grad).t()
+            if needs[len(grads) + n]:
+                found[len(grads) + n] = grad.sum(0)
+        return None, None, *found

@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from unified_attn._compiling import inlined, of_integers
+from unified_attn._compiling import of_integers
 from unified_attn.kernels.csr_pair import STAMP
 from unified_attn.kernels.lanes import (
+    MANY,
     TAIL,
     block_count,
     block_width,
@@ -77,39 +78,26 @@ def make_scan(bits: int) -> Any:
     return scan
 
 
-@inlined
-def factors(args):
-    """What a product is told.
-
-    Begins, ends; indices (int32), values; table and its stride; one more; out and its stride; rows, size.
-    """
-    return (
-        peek_int64(args),
-        peek_int64(args + 8),
-        peek_int64(args + 16),
-        peek_int64(args + 24),
-        peek_int64(args + 32),
-        peek_int64(args + 40),
-        peek_int64(args + 48),
-        peek_int64(args + 56),
-        peek_int64(args + 64),
-        peek_int64(args + 72),
-        peek_int64(args + 80),
-    )
-
-
 @lru_cache(None)
 def make_product(bits: int, width: int, kind: int) -> Any:
     """The kernel ``(args, scratch, number)``: ``out[i] = start + sum over a row's nonzeros of value table[index]``.
 
-    ``args``: :func:`factors`, with the address of ``start``, or 0, for the one more.
+    ``args``: begins, ends; indices (int32), values; table, its stride; ``start`` or 0; out, its stride; rows, size.
     """
     stamp = STAMP
 
     @of_integers
     def product(args, scratch, number):
         like = lanes(bits, width, kind)
-        begins, ends, indices, values, table, table_n, start, out, out_n, rows, size = factors(args)
+        begins, ends, indices, values = (
+            peek_int64(args),
+            peek_int64(args + 8),
+            peek_int64(args + 16),
+            peek_int64(args + 24),
+        )
+        table, table_n, start = peek_int64(args + 32), peek_int64(args + 40), peek_int64(args + 48)
+        out, out_n = peek_int64(args + 56), peek_int64(args + 64)
+        rows, size = peek_int64(args + 72), peek_int64(args + 80)
         if rows + stamp < 0:
             return
         one = float_size(like)
@@ -129,28 +117,50 @@ def make_product(bits: int, width: int, kind: int) -> Any:
 
 
 @lru_cache(None)
-def make_transposed_product(bits: int) -> Any:
-    """The kernel ``(args, scratch, number)``: ``out[column] = sum over the nonzeros in it of value table[row]``.
+def make_turn(bits: int) -> Any:
+    """The kernel ``(args, scratch, number)`` of one task: the nonzeros column by column, in each in the order of rows.
 
-    A task does 16 columns of out, over all nonzeros: no list by columns is needed, and what it adds to stays in the
-    cache. ``args``: :func:`factors`, with the number of columns of the matrix for the one more.
+    ``args``: begins, ends, columns, values; rows, size; and of the columns begins, ends, rows (int32) and values.
     """
     stamp = STAMP
 
     @of_integers
-    def product(args, scratch, number):
-        like = lanes(bits, 16, TAIL)
-        begins, ends, indices, values, table, table_n, columns, out, out_n, rows, size = factors(args)
+    def turn(args, scratch, number):
+        like = lanes(bits, 8, MANY)
+        begins, ends, columns, values = (
+            peek_int64(args),
+            peek_int64(args + 8),
+            peek_int64(args + 16),
+            peek_int64(args + 24),
+        )
+        rows, size, t_begins, t_ends = (
+            peek_int64(args + 32),
+            peek_int64(args + 40),
+            peek_int64(args + 48),
+            peek_int64(args + 56),
+        )
+        t_rows, t_values = peek_int64(args + 64), peek_int64(args + 72)
         if rows + stamp < 0:
             return
         one = float_size(like)
-        at, left = number * 16 * one, size - number * 16
-        for j in range(columns):
-            store(out + j * out_n + at, zero(like), left)
+        for c in range(size):
+            poke_int64(t_ends + 8 * c, 0)
         for i in range(rows):
-            row = load(like, table + i * table_n + at, left)
             for p in range(peek_int64(begins + 8 * i), peek_int64(ends + 8 * i)):
-                to = out + peek_int32(indices + 4 * p) * out_n + at
-                store(to, fma(splat(like, peek(like, values + p * one)), row, load(like, to, left)), left)
+                place = t_ends + 8 * peek_int32(columns + 4 * p)
+                poke_int64(place, peek_int64(place) + 1)
+        at = 0
+        for c in range(size):  # each column's end is where its next number goes
+            count = peek_int64(t_ends + 8 * c)
+            poke_int64(t_begins + 8 * c, at)
+            poke_int64(t_ends + 8 * c, at)
+            at += count
+        for i in range(rows):
+            for p in range(peek_int64(begins + 8 * i), peek_int64(ends + 8 * i)):
+                place = t_ends + 8 * peek_int32(columns + 4 * p)
+                to = peek_int64(place)
+                poke_int32(t_rows + 4 * to, i)
+                poke(like, t_values + to * one, peek(like, values + p * one))
+                poke_int64(place, to + 1)
 
-    return product
+    return turn

@@ -165,10 +165,9 @@ def _maps(x: Tensor, linears: Sequence[Linear]) -> Sequence[Tensor]:
     for each in linears:
         each.fit(x)
     weights, biases = [each.weight for each in linears], [each.bias for each in linears]
-    both = list(zip(weights, biases, strict=True))
     if autocasts(x.device) or any(map(watched, weights)):
-        return [linear(x, w, b) for w, b in both]
+        return [linear(x, w, b) for w, b in zip(weights, biases, strict=True)]
     few = mostly_zero.nonzeros(x)
     if few is None:
         return large.linears(x, weights, biases)
-    return [mostly_zero.linear(x, few, w, b) for w, b in both]
+    return mostly_zero.linears(x, few, weights, biases)
