@@ -23,7 +23,8 @@ class TrainingConfig:
         weight_decay: L2 penalty.
         patience: Epochs without a better `monitor` after which a run stops; 0 = never.
         monitor: `loss` or `score` of the validation part; or `both`, as the GAT paper's program: an epoch is best if
-            neither is worse than ever before, and patience counts epochs in which neither is as good as the best of it.
+            neither is worse than ever before (and one better), and patience counts epochs in which neither is as good
+            as the best of it.
         threshold: A run stops once `monitor`, which is not `both` then, is better than this; null = never.
         clip: Largest norm of the gradient; 0 = any.
         save_every: Seconds between checkpoints, which are made at ends of epochs; 0 = after each.

@@ -224,7 +224,9 @@ def test_an_untrained_bias_changes_nothing_and_trains(name: str) -> None:
 
 @every_module
 @pytest.mark.parametrize("backend", ON_EDGES)
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with q, k, v"])
+@pytest.mark.parametrize(
+    "alone", [pytest.param(True, id="alone"), pytest.param(False, id="with q, k, v", marks=pytest.mark.slow)]
+)
 def test_gradients_against_differences(name: str, backend: str, alone: bool) -> None:
     """Refused, or a crash, where the bias alone needs a gradient: pytorch/pytorch #145869."""
     module = made(name)

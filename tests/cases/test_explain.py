@@ -53,7 +53,7 @@ SCORES = [
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
-@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("kv_heads", [pytest.param(4, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 def test_explain_tells_the_truth(mask: Any, kv_heads: int, dropout_p: float) -> None:
     """A math path was chosen with no word: 4 GiB instead of 0.03: pytorch/pytorch #154363, transformers #45636."""

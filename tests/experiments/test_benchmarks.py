@@ -109,6 +109,7 @@ def test_memory_cases_compute_the_same():
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_sweep(tmp_path):
     points = sweep.sweep(tmp_path, lengths=[128], seconds=0.0)
     assert {p.kind for p in points} == set(sweep.KINDS)

@@ -49,7 +49,7 @@ def hetero(*options: object) -> dict[str, Any]:
     return start(hetero_classification.hetero_classification, [*QUIET, *map(str, options)])
 
 
-@pytest.mark.parametrize("layers", ["unified_attn", "torch_geometric"])
+@pytest.mark.parametrize("layers", ["unified_attn", pytest.param("torch_geometric", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", ["hgt", "rgat", "han"])
 def test_typed_nodes_are_learned(model: str, layers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hetero_classification, "load", lambda dataset: papers())

@@ -140,7 +140,7 @@ def test_both_monitors_choose_and_stop_as_the_gat_papers_program(
     logged = rows(tmp_path / "straight/seed-0")
     for epoch, row in enumerate(logged):
         loss, score = float(row["val/loss"]), float(row["val/score"])
-        if loss <= lowest and score >= highest:
+        if loss <= lowest and score >= highest and (loss, score) != (lowest, highest):
             best = epoch
         waited = 0 if loss <= lowest or score >= highest else waited + 1
         lowest, highest = min(loss, lowest), max(score, highest)

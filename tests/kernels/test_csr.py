@@ -2,201 +2,20 @@
 
 import logging
 import math
-import multiprocessing
-import os
 import re
 import subprocess
 import sys
-import threading
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch.nn.functional import leaky_relu
 
-from tests.cases.tools import fresh
+from tests.kernels.csr_loop import check, gradients, loop, loss, operands, pairs_of, random_graph, run, stack
 from unified_attn import GAT, Graph, attention
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels import csr_forward, csr_ops
 from unified_attn.kernels.csr import csr_attention
 from unified_attn.kernels.csr_launch import Plans
-from unified_attn.vectors import Operands
-
-forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
-NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
-
-
-@dataclass
-class Pairs:
-    """Compressed rows, sorted here by torch and by nothing of the library."""
-
-    indptr: torch.Tensor
-    col: torch.Tensor
-    edge: torch.Tensor
-    t_indptr: torch.Tensor
-    t_row: torch.Tensor
-    t_edge: torch.Tensor
-
-
-def compress(first, second, size):
-    order = torch.argsort(first, stable=True)
-    counts = torch.bincount(first, minlength=size)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    return indptr[None], second[order].int(), order.int()
-
-
-def pairs_of(query, key, num_queries, num_keys):
-    return Pairs(*compress(query, key, num_queries), *compress(key, query, num_keys))
-
-
-def stack(parts):
-    """Rows with a leading dimension B, from one structure per batch item; ids stay those of each item."""
-    fields = {}
-    for pointers, names in (("indptr", ("col", "edge")), ("t_indptr", ("t_row", "t_edge"))):
-        start, stacked = 0, []
-        for part in parts:
-            stacked.append(getattr(part, pointers) + start)
-            start += part.col.numel()
-        fields[pointers] = torch.cat(stacked)
-        for name in names:
-            fields[name] = torch.cat([getattr(part, name) for part in parts])
-    return Pairs(**fields)
-
-
-def loop(tensors, pair_lists, *, scale=1.0, cap=0.0, slope=0.2, drop=None, key_code=None, value_code=None):
-    """The definition, one row at a time. ``drop [B, H, E]`` multiplies the weights."""
-    q, k, v, add, att = (tensors.get(name) for name in ("query", "key", "value", "add", "att"))
-    v = k if v is None else v
-    kvec = at_pairs(tensors, "key", key_code, k.shape[0], k.shape[1], len(pair_lists[0][0]))
-    vvec = at_pairs(tensors, "value", value_code, v.shape[0], v.shape[1], len(pair_lists[0][0]))
-    outs, lses = [], []
-    for b in range(q.shape[0]):
-        first, second = pair_lists[b % len(pair_lists)]
-        for h in range(q.shape[1]):
-            hk, hv = h // (q.shape[1] // k.shape[1]), h // (q.shape[1] // v.shape[1])
-            for i in range(q.shape[2]):
-                logits, values = [], []
-                for e in range(len(first)):
-                    bias = 0.0 if add is None else add[b % add.shape[0], h % add.shape[1], e]
-                    if first[e] != i or bias == -math.inf:
-                        continue
-                    j = int(second[e])
-                    y = k[b, hk, j] if isinstance(kvec, float) else k[b, hk, j] + kvec[b, e, hk]
-                    if att is None:
-                        s = scale * (q[b, h, i] * y).sum()
-                        s = cap * torch.tanh(s / cap) if cap else s
-                    else:
-                        s = scale * (att[h] * leaky_relu(q[b, h, i] + y, slope)).sum()
-                    logits.append(s + bias)
-                    x = v[b, hv, j] if isinstance(vvec, float) else v[b, hv, j] + vvec[b, e, hv]
-                    values.append(x if drop is None else x * drop[b, h, e])
-                if logits:
-                    row = torch.stack(logits)
-                    outs.append(torch.softmax(row, 0) @ torch.stack(values))
-                    lses.append(torch.logsumexp(row, 0))
-                else:
-                    outs.append(v.new_zeros(v.shape[3]))
-                    lses.append(v.new_tensor(-math.inf))
-    shape = q.shape[:3]
-    return torch.stack(outs).reshape(*shape, -1), torch.stack(lses).reshape(shape)
-
-
-def random_graph(seed=0, num_queries=6, num_keys=7, edges=24):
-    """Random pairs with a row and a column that are empty, parallel pairs and loops."""
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randint(0, num_queries - 1, (edges,), generator=generator)
-    second = torch.randint(0, num_keys - 1, (edges,), generator=generator)
-    first[:4], second[:4] = torch.tensor([2, 2, 1, 0]), torch.tensor([3, 3, 1, 0])
-    return first, second
-
-
-def at_pairs(tensors, side, code, batch, heads, pairs):
-    """Vectors ``[B, E, H, D]`` of one side, from the definition."""
-    rows, features, weight = (tensors.get(f"{side}_{name}") for name in ("vectors", "features", "weight"))
-    total = 0.0
-    if rows is not None:
-        code = torch.arange(pairs)[None] if code is None else code
-        total = rows[code.long()].expand(batch, -1, heads, -1)
-    if features is not None:
-        total = total + torch.stack([features @ w.T for w in weight], 1).expand(batch, -1, -1, -1)
-    return total
-
-
-def operands(
-    dtype, *, batch=2, heads=4, kheads=2, vheads=4, width=8, size=8, edges=24, full=False, form="dot", n=(6, 7),
-    vectors="rows", features=(5, 8),
-):  # fmt: skip
-    generator = torch.Generator().manual_seed(1)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    tensors = {
-        "query": draw(batch, heads, n[0], width),
-        "key": draw(batch, kheads, n[1], width),
-        "value": draw(batch, vheads, n[1], size),
-    }
-    if form == "sum":
-        tensors["att"] = draw(heads, width)
-    if full:
-        tensors["add"] = draw(1, heads, edges)
-    if full and "rows" in vectors:
-        tensors["key_vectors"], tensors["value_vectors"] = draw(edges, kheads, width), draw(edges, vheads, size)
-    if full and "features" in vectors:
-        tensors["key_features"], tensors["value_features"] = draw(edges, features[0]), draw(edges, features[1])
-        tensors["key_weight"], tensors["value_weight"] = (
-            draw(kheads, width, features[0]),
-            draw(vheads, size, features[1]),
-        )
-    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
-
-
-def run(tensors, rows, *, key_code=None, value_code=None, **options):
-    tensors = dict(tensors)
-    query, key = (tensors.pop(name) for name in ("query", "key"))
-    value = tensors.pop("value", key)
-    vectors = {
-        f"{side}_vectors": Operands(
-            tensors.pop(f"{side}_vectors", None),
-            code,
-            tensors.pop(f"{side}_features", None),
-            tensors.pop(f"{side}_weight", None),
-        )
-        for side, code in (("key", key_code), ("value", value_code))
-    }
-    return csr_attention(query, key, value, rows, **vectors, **tensors, **options)
-
-
-def loss(out, lse):
-    """A scalar of both results with fixed cotangents; rows without a pair have no finite lse."""
-    generator = torch.Generator().manual_seed(2)
-    a = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-    b = torch.randn(lse.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-    return (out * a).sum() + torch.where(lse > -math.inf, lse * b, torch.zeros_like(lse)).sum()
-
-
-def gradients(results, tensors):
-    return dict(zip(tensors, torch.autograd.grad(loss(*results), list(tensors.values())), strict=True))
-
-
-def check(tensors, rows, pair_lists, *, drop=None, **options):
-    """Results and gradients against the loop, in float64."""
-    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in tensors.items()}
-    known = ("scale", "cap", "slope", "key_code", "value_code")
-    loop_options = {name: options[name] for name in known if name in options}
-    want = loop(exact, pair_lists, drop=drop, **loop_options)
-    got = run(tensors, rows, **options)
-    tolerance = 1e-12 if got[0].dtype == torch.float64 else 5e-6
-    for result, expected in zip(got, want, strict=True):
-        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
-    want_grads, got_grads = gradients(want, exact), gradients(got, tensors)
-    for name, expected in want_grads.items():
-        size = expected.abs().max().item()
-        assert size > 0, name
-        error = (got_grads[name].double() - expected).abs().max().item()
-        assert error <= tolerance * max(size, 1.0), (name, error, size)
-    return got, got_grads
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -490,117 +309,6 @@ def test_hash_in_unlimited_integers():
     assert abs(kept.double().mean().item() - (1 - p)) < 0.03
 
 
-def large(dtype=torch.float32, form="dot", vectors="rows"):
-    """A problem that is cut into several blocks and handed to several threads."""
-    generator = torch.Generator().manual_seed(5)
-    nodes, edges = 3000, 40000
-    first = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes  # degrees differ
-    second = torch.randint(0, nodes, (edges,), generator=generator) ** 2 // nodes
-    shape = {"width": 48, "size": 8} if form == "sum" else {"width": 64, "size": 32}
-    tensors = operands(dtype, batch=1, edges=edges, full=True, n=(nodes, nodes), form=form, vectors=vectors, **shape)
-    return tensors, pairs_of(first, second, nodes, nodes)
-
-
-def results(tensors, rows, **options):
-    got = run(tensors, rows, dropout_p=0.1, seed=torch.tensor(3), **options)
-    return [*got, *gradients(got, tensors).values()]
-
-
-@pytest.fixture
-def restore_threads():
-    count = torch.get_num_threads()
-    yield
-    torch.set_num_threads(count)
-
-
-@pytest.mark.usefixtures("restore_threads")
-@pytest.mark.parametrize("vectors", ["rows", "table", "features"])
-@pytest.mark.parametrize("form", ["dot", "sum"])
-def test_same_bits_for_any_number_of_threads(form, vectors):
-    tensors, rows = large(form=form, vectors=vectors.replace("table", "rows"))
-    codes = {}
-    if vectors == "table":
-        for name in ("key_vectors", "value_vectors"):
-            tensors[name] = tensors[name].detach()[:9, :1].requires_grad_()
-        codes = dict.fromkeys(("key_code", "value_code"), torch.arange(40000)[None] % 9)
-    torch.set_num_threads(1)
-    want = results(tensors, rows, **codes)
-    for count in (2, 3, 2, 1, 7):
-        torch.set_num_threads(count)
-        for a, b in zip(results(tensors, rows, **codes), want, strict=True):
-            assert torch.equal(a, b)
-
-
-@pytest.mark.usefixtures("restore_threads")
-def test_python_threads_at_once():
-    torch.set_num_threads(2)
-    tensors, rows = large()
-    want = results(tensors, rows)
-    right = []
-
-    def caller():
-        right.extend(
-            all(torch.equal(a, b) for a, b in zip(results(tensors, rows), want, strict=True)) for _ in range(3)
-        )
-
-    callers = [threading.Thread(target=caller) for _ in range(4)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    assert right == [True] * 12
-
-
-def _in_child(queue, tensors, rows, want):
-    # Nothing else of torch that uses its threads, which hang in a forked child; so numpy compares.
-    torch.set_num_threads(2)
-    queue.put(all((a.numpy() == b.numpy()).all() for a, b in zip(run(tensors, rows), want, strict=True)))
-
-
-@pytest.mark.usefixtures("restore_threads")
-@forks
-@pytest.mark.filterwarnings(NEEDLESS)
-def test_fork_after_a_call():
-    torch.set_num_threads(2)
-    tensors, rows = large()
-    tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-    want = run(tensors, rows)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_in_child, args=(queue, tensors, rows, want))
-    child.start()
-    try:
-        assert queue.get(timeout=60)
-        child.join(60)
-        assert child.exitcode == 0
-    finally:
-        child.kill()
-        child.join()
-
-
-FORKED = """
-import os, signal, torch
-from tests.cases.tools import fresh
-from unified_attn import GAT, Graph, attention
-
-q = torch.ones(1, 8, 300, 8)
-attention(q, q, q, mask=Graph(torch.arange(300).repeat(2, 20)))  # several tasks, and nothing else that has threads
-child = os.fork()
-if child == 0:
-    signal.alarm(30)
-    torch.randn(400000).sin()
-    attention(q, q, q, mask=Graph(torch.arange(300).repeat(2, 20)))
-    os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@forks
-def test_torchs_own_operators_in_a_forked_child():
-    """They would wait for the threads that our call started in the parent."""
-    assert fresh(FORKED).split()[-1] == "7"
-
-
 def test_what_was_saved_may_come_back_in_another_order():
     """Hooks of saved tensors (offloading, compression) need not keep strides."""
     graph = Graph(torch.randint(0, 9, (2, 40), generator=torch.Generator().manual_seed(0)))
@@ -772,7 +480,7 @@ def test_no_tensor_of_all_pairs_and_features():
     code = """
 import resource, torch
 from unified_attn.kernels.csr import csr_attention
-from tests.kernels.test_csr import pairs_of
+from tests.kernels.csr_loop import pairs_of
 n, e, h, d = 2000, 400_000, 4, 32
 def call(n, e):
     generator = torch.Generator().manual_seed(0)

@@ -64,7 +64,7 @@ def run(name: str, given: dict[str, Tensor], dtype: torch.dtype, backend: str, p
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("heads", [8, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("heads", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 24))])
 def test_equal_to_float64(name: str, heads: int, p: float) -> None:
     given = leaves(heads)
     for got, right in zip(

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from tests.kernels.test_csr import gradients, operands, pairs_of, random_graph, run, stack
+from tests.kernels.csr_loop import gradients, operands, pairs_of, random_graph, run, stack
 from unified_attn import GATv2, Graph, graph_attention
 from unified_attn.kernels import csr_launch, csr_ops, csr_pieces
 from unified_attn.kernels.csr_args import CHUNK
