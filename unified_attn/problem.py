@@ -365,13 +365,15 @@ class Problem(Positioned):
         hidden: Tensor | None = None if mask is None or mask.band() == (None, None) else ~mask.on(pairs)
         # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
         found = [values for term in self.bias.terms if (values := term.on(pairs)) is not None]
-        lowest = [values <= torch.finfo(values.dtype).min for values in found]
-        if len(found) == 1 and hidden is None:  # in one pass
+        lowest = [_lowest(values) for values in found]
+        if len(found) == 1 and hidden is None and lowest[0] is not None:  # in one pass
             total = found[0].to(self.dtype).masked_fill(lowest[0], -torch.inf)
         else:
             for values, low in zip(found, lowest, strict=True):
-                values = values.to(self.dtype).masked_fill(low, 0.0)
-                hidden = low if hidden is None else hidden | low
+                values = values.to(self.dtype)
+                if low is not None:
+                    values = values.masked_fill(low, 0.0)
+                    hidden = low if hidden is None else hidden | low
                 total = values if total is None else total + values
         if hidden is not None:
             if total is None:
@@ -381,6 +383,14 @@ class Problem(Positioned):
         # A rule may return fewer dimensions than the pairs have: a constant has none.
         missing = 0 if total is None else pairs.query.dim() - total.dim()
         return total if total is None or not missing else total[(None,) * missing]
+
+
+def _lowest(values: Tensor) -> Tensor | None:
+    """Where values are the lowest of their dtype, which hides a pair; None = nowhere, where a look tells."""
+    least = torch.finfo(values.dtype).min
+    if not watched(values) and values.is_cpu and values.numel() and float(values.detach().amin()) > least:
+        return None
+    return values <= least
 
 
 def _silenced(low: Lowered) -> Lowered:
