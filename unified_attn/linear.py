@@ -230,7 +230,7 @@ def _over_pairs(problem: Problem, feature_map: FeatureMap) -> Tensor:
     q, k = _features("q", low.q, feature_map), _features("k", low.k, feature_map)
     _check_widths(q, k)
     heads = (low.k.shape[1], low.group)
-    visible = None if low.add is None else low.add != -torch.inf
+    visible = low.add != -torch.inf if low.add is not None and low.hides else None
     if visible is not None:
         visible = visible.unflatten(1, heads if visible.shape[1] > 1 else (1, 1))
     # Tokens first, as pair_sum reads them: nothing is copied then.

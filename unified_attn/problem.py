@@ -37,6 +37,7 @@ class Lowered:
             they hold (NaN, say) is not silenced by a weight of 0; unless the back end asked for them as they are.
         pairs: Index tensors of the pairs.
         add: Added to the logits, ``[1 | B, 1 | Hq, pairs]`` with -inf = hidden; None = nothing.
+        hides: Whether it may hide pairs; False where it is known to hold no -inf.
         key_vectors: Added to the key of each pair, or None.
         value_vectors: Added to the value of each pair, or None.
         score: The score, to be asked for :meth:`logits`.
@@ -50,6 +51,7 @@ class Lowered:
     v: Tensor
     pairs: Pairs
     add: Tensor | None
+    hides: bool
     key_vectors: Vectors | None
     value_vectors: Vectors | None
     score: Score
@@ -320,11 +322,11 @@ class Problem(Positioned):
 
     def added(self, pairs: Pairs) -> Tensor | None:
         """What is added to the logits of these pairs, -inf where mask or bias hides: None if nothing is."""
-        return self._add(pairs, self.mask)
+        return self._add(pairs, self.mask)[0]
 
     def added_by_bias(self, pairs: Pairs) -> Tensor | None:
         """The same without what the mask hides."""
-        return self._add(pairs, None)
+        return self._add(pairs, None)[0]
 
     def seed(self) -> Tensor | None:
         """The number from which dropout draws: a new one each time, one a call; None without dropout."""
@@ -342,12 +344,14 @@ class Problem(Positioned):
                 if extra is not None:
                     found = vectors[side]
                     vectors[side] = extra if found is None else found + extra
+        add, hides = self._add(pairs, mask)
         lowered = Lowered(
             q=q,
             k=k,
             v=v,
             pairs=pairs,
-            add=self._add(pairs, mask),
+            add=add,
+            hides=hides,
             key_vectors=vectors[0],
             value_vectors=vectors[1],
             score=self.score,
@@ -357,17 +361,17 @@ class Problem(Positioned):
         )
         return _silenced(lowered) if clean else lowered
 
-    def _add(self, pairs: Pairs, mask: Mask | None) -> Tensor | None:
-        """The bias with -inf where the mask or a term hides: the one carrier of both."""
+    def _add(self, pairs: Pairs, mask: Mask | None) -> tuple[Tensor | None, bool]:
+        """The bias with -inf where the mask or a term hides: the one carrier of both; and whether one of them may."""
         if mask is None and not self.adds:
-            return None
+            return None, False
         total: Tensor | None = None
         hidden: Tensor | None = None if mask is None or mask.band() == (None, None) else ~mask.on(pairs)
         # Each term by its own dtype's lowest value, before the sum: two halves of it must not add up to a number.
         found = [values for term in self.bias.terms if (values := term.on(pairs)) is not None]
         lowest = [_lowest(values) for values in found]
         if len(found) == 1 and hidden is None and lowest[0] is not None:  # in one pass
-            total = found[0].to(self.dtype).masked_fill(lowest[0], -torch.inf)
+            total, hides = found[0].to(self.dtype).masked_fill(lowest[0], -torch.inf), True
         else:
             for values, low in zip(found, lowest, strict=True):
                 values = values.to(self.dtype)
@@ -375,6 +379,7 @@ class Problem(Positioned):
                     values = values.masked_fill(low, 0.0)
                     hidden = low if hidden is None else hidden | low
                 total = values if total is None else total + values
+            hides = hidden is not None
         if hidden is not None:
             if total is None:
                 total = torch.zeros((), dtype=self.dtype, device=hidden.device)
@@ -382,7 +387,7 @@ class Problem(Positioned):
             total = total.masked_fill(hidden, -torch.inf)
         # A rule may return fewer dimensions than the pairs have: a constant has none.
         missing = 0 if total is None else pairs.query.dim() - total.dim()
-        return total if total is None or not missing else total[(None,) * missing]
+        return total if total is None or not missing else total[(None,) * missing], hides
 
 
 def _lowest(values: Tensor) -> Tensor | None:
@@ -397,13 +402,13 @@ def _silenced(low: Lowered) -> Lowered:
     """Zeroes the queries, keys and values of no visible pair, and the vectors of pairs hidden from everybody."""
     shape = low.pairs.shape
     if low.pairs.is_dense:
-        if low.add is None or _is_harmless(low):
+        if low.add is None or not low.hides or _is_harmless(low):
             return low
         visible = low.add != -torch.inf
         queries, keys = visible.any(3), visible.any(2)
     elif low.key_vectors is None and low.value_vectors is None and _is_harmless(low):
         return low
-    elif low.add is None:
+    elif low.add is None or not low.hides:
         some_queries, some_keys = (x if x is None else x[None, None] for x in low._listed().met())
         return replace(low, q=_silence(low.q, some_queries), k=_silence(low.k, some_keys), v=_silence(low.v, some_keys))
     else:

@@ -42,7 +42,7 @@ class CSR(Backend):
         vectors = [x for x in (form.key_vectors, low.value_vectors) if x is not None]
         queries = form.att is None and form.key_vectors is not None and form.key_vectors.projects
         features = any(x.forms for x in vectors) or (form.contracted and form.key_vectors is not None)
-        if low.add is not None and (queries or features):
+        if low.hides and (queries or features):
             low = low.silenced()
             form = _form(low)
         elif queries:
@@ -61,6 +61,7 @@ class CSR(Backend):
             value,
             low.rows(),
             add=low.add,
+            add_hides=low.hides,
             key_vectors=key_vectors,
             value_vectors=value_vectors,
             att=form.att,

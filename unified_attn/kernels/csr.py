@@ -30,6 +30,7 @@ def csr_attention(
     rows: Rows,
     *,
     add: Tensor | None = None,
+    add_hides: bool = True,
     key_vectors: Operands = NO_VECTORS,
     value_vectors: Operands = NO_VECTORS,
     att: Tensor | None = None,
@@ -49,6 +50,7 @@ def csr_attention(
         rows: The pairs.
         add: ``[1 or B, 1 or Hq, E]``, added to the logits. -inf hides a pair, and what is hidden is never read. But a
             query is multiplied by the weight of key features before, whether or not it sees a pair.
+        add_hides: False where add is known to hold no -inf: then eight heads are handled at once.
         key_vectors: r: rows ``[R, 1 or Hk, W]``, code ``[1 or B, E]``, features ``[E, F]``, weight ``[Hk, W, F]``.
         value_vectors: r', with Hv and Dv.
         att: ``[Hq, W]``. With it the form is *sum*, without it *dot*.
@@ -89,7 +91,7 @@ def csr_attention(
         None if one_vectors else value_vectors.rows, key_vectors.features, key_query, key_weight,
         None if one_features else value_vectors.features, att, _narrow(key_vectors.code), _narrow(value_vectors.code),
         rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge, seed, scale, cap, slope, dropout_p,
-        pair_counter, one_features, one_vectors,
+        pair_counter, add_hides, one_features, one_vectors,
     )  # fmt: skip
     out, lse, mixed = attend(call)
     if value_vectors.weight is not None:

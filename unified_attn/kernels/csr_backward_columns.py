@@ -26,6 +26,7 @@ from unified_attn.kernels.csr_pair import (
     STAMP,
     V_HEAD,
     VVEC_HEAD,
+    add_lined,
     block_rows,
     dot,
     last_of,
@@ -41,6 +42,7 @@ from unified_attn.kernels.csr_pair import (
 )
 from unified_attn.kernels.lanes import (
     MANY,
+    TAIL,
     block_count,
     block_width,
     exp,
@@ -82,6 +84,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
         like_f = lanes(bits, 8, features)
+        like_t = lanes(bits, 8, TAIL)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -91,7 +94,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         q_n, g_n, stats_n, add_e, kvec_e, vvec_e = a.q_n, a.g_out_n, a.stats_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
-        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kvec, has_vvec, has_drop = a.kvec != 0, a.vvec != 0, a.drop != 0
+        late = joint and a.added != 0  # what is added hides nothing, and comes once all scores are there
+        has_add = a.add != 0 and not late
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
@@ -218,6 +223,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 gv = gv + dot(like_f, gm_h + i * a.g_mixed_n, vfeat + e * vfeat_e, 0, vfeat_size)
                             poke(like_e, slopes_h + t * t_step, gv)
                             poke(like_e, deltas_h + t * t_step, peek(like_e, stats + one))
+                if late:
+                    add_b = a.add + b * a.add_b + first_h * a.add_h
+                    add_lined(like_t, scratch, t_step, add_b, add_e, a.add_h, edge + 4 * chunk, n, last_h - first_h)
                 # Weights, and the slopes of the form.
                 simple = cap <= 0 and (joint or not has_drop)
                 if joint:

@@ -39,6 +39,7 @@ from unified_attn.kernels.csr_pair import (
     STAMP,
     V_HEAD,
     VVEC_HEAD,
+    add_lined,
     add_projected,
     add_scaled,
     block_rows,
@@ -56,6 +57,7 @@ from unified_attn.kernels.csr_pair import (
 )
 from unified_attn.kernels.lanes import (
     MANY,
+    TAIL,
     block_count,
     block_width,
     exp,
@@ -74,6 +76,7 @@ from unified_attn.kernels.lanes import (
     splat,
     store,
     take,
+    total,
     zero,
 )
 
@@ -96,6 +99,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
         like_f = lanes(bits, 8, features)
+        like_t = lanes(bits, 8, TAIL)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -105,7 +109,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
-        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kvec, has_vvec, has_drop = a.kvec != 0, a.vvec != 0, a.drop != 0
+        late = joint and a.added != 0  # what is added hides nothing, and comes once all scores are there
+        has_add = a.add != 0 and not late
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
         pair_counter, drop_from = a.pair_counter != 0, a.drop_from
@@ -128,7 +134,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         for to in range(0, side, 8 * one):
             store(ones + to, splat(like_e, real(like_e, 1.0)), 8)
         lined = joint and a.lined != 0 and not has_add and not has_kvec and not need_dkvec
+        late_dadd = late and need_dadd and (a.dadd_h == one or a.dadd_h == 0)
         packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
+        packed = packed and (late_dadd or not need_dadd)
         packed_scores = packed and scores_of_eight and a.packed_scores != 0
         packed = packed and (packed_scores or lined)
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
@@ -259,6 +267,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                             if features and a.g_mixed != 0:
                                 gv = gv + dot(like_f, gm_h, vfeat + e * vfeat_e, 0, vfeat_size)
                             poke(like_e, slopes_h + t * t_step, gv)
+                    if late:
+                        add_b = a.add + b * a.add_b + first_h * a.add_h
+                        add_lined(like_t, scratch, t_step, add_b, add_e, a.add_h, edge + 4 * chunk, n, last_h - first_h)
                     # Weights, and the slopes of the logits.
                     if joint:
                         for to in range(0, side, 8 * one):
@@ -290,6 +301,19 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 store(weights_h + at, w, 8)
                                 if not has_drop:
                                     store(slopes_h + at, w * (load(like_e, slopes_h + at, 8) - delta_e), 8)
+                    if late_dadd:
+                        dadd_b = a.dadd + b * a.dadd_b + first_h * a.dadd_h
+                        for t in range(n):
+                            to, ds = dadd_b + peek_int32(edge + 4 * (chunk + t)) * dadd_e, slopes + t * t_step
+                            for h in range(0, last_h - first_h, 8):
+                                at, left = h * one, last_h - first_h - h
+                                grad = load(like_t, ds + at, left)
+                                if a.dadd_h == 0:
+                                    poke(like_e, to, peek(like_e, to) + total(grad))
+                                elif b > 0 or a.shared == 0:
+                                    store(to + at, load(like_t, to + at, left) + grad, left)
+                                else:  # the first that this pair gets
+                                    store(to + at, grad, left)
                     # Then nothing is left to do head by head.
                     if packed and scale != 1:
                         for to in range(0, n * t_step, 8 * one):
@@ -315,7 +339,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 ds = w * (gain * peek(like_e, slopes_h + t * t_step) - delta)
                                 poke(like_e, weights_h + t * t_step, w * gain)
                                 poke(like_e, slopes_h + t * t_step, ds)
-                        if need_dadd:
+                        if need_dadd and not late_dadd:
                             dadd_h = a.dadd + b * a.dadd_b + h * a.dadd_h
                             for t in range(n):
                                 to = dadd_h + peek_int32(edge + 4 * (chunk + t)) * dadd_e

@@ -49,6 +49,7 @@ class Call(NamedTuple):
     slope: float
     dropout_p: float
     pair_counter: bool
+    add_hides: bool
     one_features: bool
     one_vectors: bool
 

@@ -24,6 +24,7 @@ from unified_attn.kernels.csr_pair import (
     STAMP,
     V_HEAD,
     VVEC_HEAD,
+    add_lined,
     block_rows,
     dot,
     last_of,
@@ -38,6 +39,7 @@ from unified_attn.kernels.csr_pair import (
 )
 from unified_attn.kernels.lanes import (
     MANY,
+    TAIL,
     block_count,
     block_width,
     exp,
@@ -81,6 +83,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         like_v = lanes(bits, v_width, v_kind)
         like_e = lanes(bits, 8, MANY)
         like_f = lanes(bits, 8, features)
+        like_t = lanes(bits, 8, TAIL)
         if a.rows + stamp < 0:
             return
         one = float_size(like_e)
@@ -90,7 +93,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         num_heads, score_size, value_size = a.num_heads, a.score_size, a.value_size
         k_n, v_n, add_e, kvec_e, vvec_e = a.k_n, a.v_n, a.add_e, a.kvec_e, a.vvec_e
         col, edge, heads = a.col, a.edge, a.heads
-        has_add, has_kvec, has_vvec, has_drop = a.add != 0, a.kvec != 0, a.vvec != 0, a.drop != 0
+        has_kvec, has_vvec, has_drop = a.kvec != 0, a.vvec != 0, a.drop != 0
+        late = joint and a.added != 0  # what is added hides nothing, and comes once all scores are there
+        has_add = a.add != 0 and not late
         has_kfeat = a.kfeat != 0
         kfeat, kfeat_e, kfeat_size, kweight_f = a.kfeat, a.kfeat_e, a.kfeat_size, a.kweight_f
         vfeat, vfeat_e, vfeat_size = a.vfeat, a.vfeat_e, a.vfeat_size
@@ -199,6 +204,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 highest = max(highest, s) if s == s else highest
                         if not joint:
                             poke(like_e, norms + (h - first_h) * one, highest)  # which is not needed yet
+                if late:
+                    add_b = a.add + b * a.add_b + first_h * a.add_h
+                    add_lined(like_t, scratch, t_step, add_b, add_e, a.add_h, edge + 4 * chunk, n, last_h - first_h)
                 # Exponentials, from the largest score down; 0 in its place where there is none.
                 if joint:
                     for to in range(0, side, 8 * one):

@@ -125,6 +125,7 @@ class Launch:
                 "longest": 2**62,
                 "num_ranges": len(tasks.ranges),
                 "blocks": tasks.blocks,
+                "added": int(added(call)),
                 "lined": int(lined(call)),
                 "packed_scores": int(packed(call, operands, ("q", "k", "dq", "dk")) and dense(call.att)),
                 "packed_values": int(packed(call, operands, ("v", "out", "g_out", "dv")) and paired(operands)),
@@ -244,6 +245,12 @@ def joint(call: Call) -> bool:
     """Whether kernels work on several heads at once: see ``csr_args``."""
     together = node_major(call.key) or node_major(call.values)
     return together and call.query.size(1) >= JOINT_HEADS
+
+
+def added(call: Call) -> bool:
+    """Whether kernels may add to the scores of several heads at once, since nothing is hidden: see the record."""
+    add = call.add
+    return add is not None and not call.add_hides and (add.size(1) == 1 or add.stride(1) == 1)
 
 
 def lined(call: Call) -> bool:

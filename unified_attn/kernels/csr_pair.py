@@ -151,6 +151,19 @@ def lined_scores(like, scores, step, q, k, k_n, col, n, att, slope, scale, side)
 
 
 @inlined
+def add_lined(like, scores, step, add, add_e, add_h, edge, n, heads):  # type: ignore[no-untyped-def]
+    """Adds to the scores of n pairs what they bring, eight heads at a time: see ``added`` in the record."""
+    for t in range(n):
+        own, place = add + peek_int32(edge + 4 * t) * add_e, scores + t * step
+        for h in range(0, heads, 8):
+            at, left = h * float_size(like), heads - h
+            extra = splat(like, peek(like, own))
+            if add_h != 0:
+                extra = load(like, own + at, left)
+            store(place + at, load(like, place + at, left) + extra, left)
+
+
+@inlined
 def vector_row(code, e):  # type: ignore[no-untyped-def]
     """The row of pair e's vector: in a table the one of its code, else its own."""
     if code != 0:

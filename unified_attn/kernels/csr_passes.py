@@ -176,7 +176,7 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches:
 
     def plan() -> Launch:
         row_ranges = [(0, call.query.size(1))] if heads_share(call, grad) else ranges
-        entries = {**rows.entries, **prefetched(call.key, call.values, len(row_ranges))}
+        entries = {**rows.entries, "shared": int(rows.shared), **prefetched(call.key, call.values, len(row_ranges))}
         heads = {
             **heads_of(call),
             "dkvec": (sums.get("key_vectors"), 2),
