@@ -360,7 +360,7 @@ def arguments(full, grad, node_major=False, form="sum"):
     code = torch.arange(24, dtype=torch.int32)[None] if full else None
     structure = [rows.indptr, rows.col, rows.edge, rows.t_indptr, rows.t_row, rows.t_edge]
     seed = torch.tensor([3]) if full else None
-    return [*floats, code, code, *structure, seed, 1.0, 0.0, 0.2, 0.3 if full else 0.0, False, False, False]
+    return [*floats, code, code, *structure, seed, 1.0, 0.0, 0.2, 0.3 if full else 0.0, False, True, False, False]
 
 
 GRADIENTS = (

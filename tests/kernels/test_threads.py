@@ -10,6 +10,7 @@ import torch
 
 from tests.cases.tools import fresh
 from tests.kernels.csr_loop import gradients, operands, pairs_of, run
+from unified_attn import DenseBias, Graph, attention_with_lse
 
 forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
 NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
@@ -124,3 +125,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_torchs_own_operators_in_a_forked_child():
     """They would wait for the threads that our call started in the parent."""
     assert fresh(FORKED).split()[-1] == "7"
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+def test_the_gradient_of_one_number_for_all_pairs(heads):
+    """It is a sum over pairs of all tasks; the log-sum-exp of each query that sees a key gains 1 from it."""
+    graph = Graph(torch.randint(0, 2000, (2, 40000), generator=torch.Generator().manual_seed(0)), num_keys=2000)
+    x = torch.randn(1, 2000, 8, 8, generator=torch.Generator().manual_seed(1)).transpose(1, 2)
+    bias = torch.randn(heads, 1, 1, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    lse = attention_with_lse(x, x, x, mask=graph, bias=DenseBias(bias), backend="csr")[1]
+    seen = lse > -torch.inf
+    (found,) = torch.autograd.grad(lse[seen].sum(), bias)
+    torch.testing.assert_close(found.flatten(), seen.sum((0, 2)).view(heads, -1).sum(1).float(), rtol=1e-5, atol=0)
