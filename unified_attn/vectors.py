@@ -234,4 +234,5 @@ def _contracted(rows: Tensor, att: Tensor) -> Tensor:
     """sum_d att[h, d] rows[n, h // group, d] for rows ``[N, 1 | Hkv, D]``: ``[N, Hq, 1]``."""
     heads = rows.shape[1]
     group = att.shape[0] // max(heads, 1)
-    return torch.einsum("nkd,kgd->nkg", rows, att.reshape(heads, group, att.shape[1])).flatten(1)[..., None]
+    products = torch.einsum("nkd,kgd->nkg", rows, att.reshape(heads, group, att.shape[1])).flatten(1)
+    return products.contiguous()[..., None]  # a row's heads next to each other, as kernels read them together

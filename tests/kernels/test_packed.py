@@ -7,7 +7,18 @@ import torch
 from torch import Tensor
 
 from graphs.generators import power_law
-from unified_attn import GAT, Dot, EdgeBias, GATv2, Graph, PairVectors, attention_with_lse, graph_attention
+from unified_attn import (
+    GAT,
+    Dot,
+    EdgeBias,
+    GATv2,
+    Graph,
+    PairVectors,
+    RelativeVectors,
+    Window,
+    attention_with_lse,
+    graph_attention,
+)
 from unified_attn.kernels import csr_launch, csr_ops
 
 NODES, EDGES = 40, 700  # rows from none to some hundred pairs: more than one chunk
@@ -50,6 +61,10 @@ CASES: dict[str, Any] = {
     "GATv2": lambda x: ((x["q"], x["k"], x["v"]), {"score": GATv2(x["a"])}),
     "GATv2, keys are values": lambda x: ((x["q"], x["k"], x["k"]), {"score": GATv2(x["a"])}),
     "GAT": lambda x: ((x["k"], x["k"], x["k"]), {"score": GAT(x["a"], x["b"])}),
+    "GAT with vectors of keys": lambda x: (
+        (x["q"], x["k"], x["v"]),
+        {"score": GAT(x["a"], x["b"]), "bias": PairVectors(key=x["r"])},
+    ),
     "GAT with an edge's own": lambda x: ((x["q"], x["k"], x["v"]), {"score": GAT(x["a"], x["b"], edge=x["e"])}),
 }
 
@@ -118,3 +133,19 @@ def test_where_heads_are_taken_together(layout: str, monkeypatch: pytest.MonkeyP
     for got, right in zip(*found, strict=True):
         assert float((got - right).abs().max()) < 3e-6 * float(right.abs().max())
     assert any(seen) == taken
+
+
+def test_vectors_of_a_table_that_pairs_share() -> None:
+    """Contracted to a number a head, they are read for eight heads at once; partial sums of many blocks are joined."""
+    found = []
+    for backend, dtype in (("csr", torch.float32), ("scatter", torch.float64)):
+        generator = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn(600, 8, 8, generator=generator).to(dtype).requires_grad_() for _ in range(3))
+        a, b = (torch.randn(8, 8, generator=generator).to(dtype).requires_grad_() for _ in range(2))
+        table = RelativeVectors(5, 8, value=False).to(dtype)
+        assert table.key is not None
+        table.key.data = torch.randn(11, 8, generator=generator).to(dtype)
+        out = graph_attention(q, k, v, Window(9, 9), bias=table, score=GAT(a, b), backend=backend)
+        found.append([out.detach(), *torch.autograd.grad(out.sin().sum(), [q, k, v, a, b, table.key])])
+    for got, right in zip(*found, strict=True):
+        assert float((got - right).abs().max()) < 1e-5 * float(right.abs().max())

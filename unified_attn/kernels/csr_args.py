@@ -87,7 +87,7 @@ _FIXED = (
     + ["indptr_b", "longest", "even", "left_out"]  # longer rows are left out, and counted; blocks of equally many rows
     + ["shared"]  # rows serve all items of the batch, which one task takes in order
     + ["added"]  # add hides nothing, and holds a number for all heads, or one a head, next to each other
-    + ["lined"]  # q, k and att hold one number a head, all heads next to each other, a multiple of eight
+    + ["lined"]  # q, k, att and kvec hold one number a head, all heads next to each other, a multiple of eight
     + ["packed_scores", "packed_values"]  # q, k and theirs, v and theirs: such heads of eight float32; see csr_packed
     + ["pair_counter", "drop", "drop_from"]
     + ["ahead", "k_parts", "k_step", "k_lines", "v_parts", "v_step", "v_lines"]  # prefetch

@@ -30,6 +30,7 @@ from unified_attn.kernels.csr_pair import (
     block_rows,
     dot,
     last_of,
+    lined_key,
     lined_scores,
     projected,
     row_number,
@@ -107,9 +108,9 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
             t_step, h_step = side, one
         plane = (CHUNK + 8) * side
         slopes, deltas, capped = scratch + plane, scratch + 2 * plane, scratch + 3 * plane  # slopes: <g, v>, then ds
-        lined = joint and a.lined != 0 and not has_add and not has_kvec and not has_vvec and not features
-        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
-        packed_scores = packed and scores_of_eight and a.packed_scores != 0
+        lined = joint and a.lined != 0 and not has_add and not has_vvec and not features
+        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_vvec and cap <= 0
+        packed_scores = packed and scores_of_eight and a.packed_scores != 0 and not has_kvec
         packed = packed and (packed_scores or lined)
         ones = scratch + 4 * plane
         if values_of_eight:
@@ -148,7 +149,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
             for chunk in range(begin, end, CHUNK):
                 n, pairs, k_j = min(CHUNK, end - chunk), col + 4 * chunk, a.k + b * a.k_b + j * a.k_n
                 if form != DOT and lined:
-                    lined_scores(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, scale, side)
+                    lined_scores(
+                        like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, a.att, slope, scale, side,
+                        a.kvec, kvec_e, kcode, edge + 4 * chunk,
+                    )  # fmt: skip
                 if packed_scores:
                     if form == DOT:
                         packed_dots(like_e, scratch, t_step, k_j, q_b, q_n, pairs, n, scale, side)
@@ -282,7 +286,8 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                     for to in range(0, side, 8 * one):
                         own, acc_e = load(like_e, k_j + to, 8), zero(like_e)
                         for t in range(n):
-                            z_e = own + load(like_e, q_b + peek_int32(col + 4 * (chunk + t)) * q_n + to, 8)
+                            edges = edge + 4 * chunk
+                            z_e = own + lined_key(like_e, q_b, q_n, pairs, t, a.kvec, kvec_e, kcode, edges, to)
                             acc_e = fma(load(like_e, slopes + t * t_step + to, 8), leaky_gain(z_e, slope), acc_e)
                         store(dk_j + to, fma(acc_e, load(like_e, a.att + to, 8), load(like_e, dk_j + to, 8)), 8)
                 fade_by = 0 if chunk == begin else ones

@@ -45,6 +45,7 @@ from unified_attn.kernels.csr_pair import (
     block_rows,
     dot,
     last_of,
+    lined_key,
     lined_scores,
     projected,
     row_number,
@@ -133,11 +134,11 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         ones = deltas + side
         for to in range(0, side, 8 * one):
             store(ones + to, splat(like_e, real(like_e, 1.0)), 8)
-        lined = joint and a.lined != 0 and not has_add and not has_kvec and not need_dkvec
+        lined = joint and a.lined != 0 and not has_add
         late_dadd = late and need_dadd and (a.dadd_h == one or a.dadd_h == 0)
-        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_kvec and not has_vvec and cap <= 0
+        packed = values_of_eight and a.packed_values != 0 and not has_add and not has_vvec and cap <= 0
         packed = packed and (late_dadd or not need_dadd)
-        packed_scores = packed and scores_of_eight and a.packed_scores != 0
+        packed_scores = packed and scores_of_eight and a.packed_scores != 0 and not has_kvec
         packed = packed and (packed_scores or lined)
         wanted = need_dq or need_dadd or need_dkvec or need_dvvec or need_datt
         wanted = wanted or need_dkfeat or need_dkquery or need_dkweight or need_dvfeat
@@ -203,7 +204,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                 for chunk in range(begin, end, CHUNK):
                     n, pairs = min(CHUNK, end - chunk), col + 4 * chunk
                     if form != DOT and lined:
-                        lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
+                        lined_scores(
+                            like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side,
+                            a.kvec, kvec_e, kcode, edge + 4 * chunk,
+                        )  # fmt: skip
                     if packed:
                         packed_dots(like_e, slopes, t_step, g_i, v_b, v_n, pairs, n, real(like_e, 1.0), side)
                     if packed_scores:
@@ -451,14 +455,19 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                     if form != DOT and packed_scores and need_datt:
                         datt_b = a.datt + block * a.datt_b
                         packed_att(like_e, datt_b, slopes, t_step, q_i, k_b, k_n, pairs, n, slope, side)
-                    if form != DOT and lined and not features and (need_dq or need_datt):
+                    if form != DOT and lined and not features and (need_dq or need_datt or need_dkvec):
+                        edges, dkvec_b = edge + 4 * chunk, a.dkvec + block * a.dkvec_b
                         for to in range(0, side, 8 * one):
                             own, att_c = load(like_e, q_i + to, 8), load(like_e, a.att + to, 8)
                             acc_e, acc_att_e = zero(like_e), zero(like_e)
                             for t in range(n):
                                 ds_e = load(like_e, slopes + t * t_step + to, 8)
-                                z_e = own + load(like_e, k_b + peek_int32(col + 4 * (chunk + t)) * k_n + to, 8)
-                                acc_e = fma(ds_e, leaky_gain(z_e, slope), acc_e)
+                                z_e = own + lined_key(like_e, k_b, k_n, pairs, t, a.kvec, kvec_e, kcode, edges, to)
+                                gain = leaky_gain(z_e, slope)
+                                acc_e = fma(ds_e, gain, acc_e)
+                                if need_dkvec:
+                                    at = dkvec_b + vector_row(kcode, peek_int32(edges + 4 * t)) * dkvec_e + to
+                                    store(at, fma(ds_e * gain, att_c, load(like_e, at, 8)), 8)
                                 acc_att_e = fma(ds_e, leaky(z_e, slope), acc_att_e)
                             if need_dq:
                                 store(dq_i + to, fma(acc_e, att_c, load(like_e, dq_i + to, 8)), 8)

@@ -108,7 +108,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
         # A number a head: maximum so far, sum so far, what that fades by, and what sums are multiplied by.
         tops = scratch + (CHUNK + 8) * side
         masses, fades, norms = tops + side, tops + 2 * side, tops + 3 * side
-        lined = joint and a.lined != 0 and not has_add and not has_kvec
+        lined = joint and a.lined != 0 and not has_add
         packed_scores = scores_of_eight and a.packed_scores != 0 and not has_add and not has_kvec and cap <= 0
         packed_values = values_of_eight and a.packed_values != 0 and not has_add and not has_vvec
         indptr = a.indptr + b * a.indptr_b
@@ -150,7 +150,10 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                 first, last, pairs = chunk == begin, chunk + n == end, col + 4 * chunk
                 # Scores. A hidden pair is left before its key is read.
                 if form != DOT and lined:
-                    lined_scores(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side)
+                    lined_scores(
+                        like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, a.att, slope, scale, side,
+                        a.kvec, kvec_e, kcode, edge + 4 * chunk,
+                    )  # fmt: skip
                 elif packed_scores:
                     if form == DOT:
                         packed_dots(like_e, scratch, t_step, q_i, k_b, k_n, pairs, n, scale, side)

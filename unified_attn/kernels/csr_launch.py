@@ -254,9 +254,10 @@ def added(call: Call) -> bool:
 
 
 def lined(call: Call) -> bool:
-    """Whether query, key and att hold one number a head, all heads next to each other, a multiple of eight."""
+    """Whether all that is scored holds one number a head, all heads next to each other, a multiple of eight."""
     _, heads, _, size = call.query.shape
-    parts = ((call.query, 1), (call.key, 1), (call.att, 0))
+    parts = [(call.query, 1), (call.key, 1), (call.att, 0)]
+    parts += [] if call.key_vectors is None else [(call.key_vectors, 1)]
     return (
         size == 1
         and heads % 8 == 0

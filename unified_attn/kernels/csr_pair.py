@@ -141,12 +141,23 @@ def row_of_heads(heads):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def lined_scores(like, scores, step, q, k, k_n, col, n, att, slope, scale, side):  # type: ignore[no-untyped-def]
-    """``scale att leaky_relu(q + k)`` of n pairs, eight heads at a time: see ``lined`` in the record."""
+def lined_key(like, k, k_n, col, t, extra, extra_e, code, edge, to):  # type: ignore[no-untyped-def]
+    """The key of pair t in eight heads, with what the pair adds to it."""
+    key = load(like, k + peek_int32(col + 4 * t) * k_n + to, 8)
+    if extra != 0:
+        key = key + load(like, extra + vector_row(code, peek_int32(edge + 4 * t)) * extra_e + to, 8)
+    return key
+
+
+@inlined
+def lined_scores(  # type: ignore[no-untyped-def]
+    like, scores, step, q, k, k_n, col, n, att, slope, scale, side, extra, extra_e, code, edge
+):
+    """``scale att leaky_relu(q + k + extra)`` of n pairs, eight heads at a time: see ``lined`` in the record."""
     for to in range(0, side, 8 * float_size(like)):
         own, factor = load(like, q + to, 8), load(like, att + to, 8) * splat(like, scale)
         for t in range(n):
-            z = own + load(like, k + peek_int32(col + 4 * t) * k_n + to, 8)
+            z = own + lined_key(like, k, k_n, col, t, extra, extra_e, code, edge, to)
             store(scores + t * step + to, leaky(z, slope) * factor, 8)
 
 
