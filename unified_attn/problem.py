@@ -385,6 +385,8 @@ class Problem(Positioned):
                 total = torch.zeros((), dtype=self.dtype, device=hidden.device)
             total, hidden = torch.broadcast_tensors(total, hidden)
             total = total.masked_fill(hidden, -torch.inf)
+        elif total is not None and (len(found) > 1 or found[0].dtype != total.dtype):
+            hides = not _all_above(total, -torch.inf)  # finite terms may add up to -inf, or be it in fewer bits
         # A rule may return fewer dimensions than the pairs have: a constant has none.
         missing = 0 if total is None else pairs.query.dim() - total.dim()
         return total if total is None or not missing else total[(None,) * missing], hides
@@ -393,9 +395,14 @@ class Problem(Positioned):
 def _lowest(values: Tensor) -> Tensor | None:
     """Where values are the lowest of their dtype, which hides a pair; None = nowhere, where a look tells."""
     least = torch.finfo(values.dtype).min
-    if not watched(values) and values.is_cpu and values.numel() and float(values.detach().amin()) > least:
-        return None
-    return values <= least
+    return None if _all_above(values, least) else values <= least
+
+
+def _all_above(values: Tensor, least: float) -> bool:
+    """Whether all values are known to be above that; compiled code could not know, and a GPU would be waited for."""
+    if watched(values) or not values.is_cpu:
+        return False
+    return values.numel() == 0 or float(values.detach().amin()) > least
 
 
 def _silenced(low: Lowered) -> Lowered:

@@ -20,6 +20,7 @@ from unified_attn import (
     Bias,
     Causal,
     DenseBias,
+    DenseMask,
     Documents,
     Full,
     Graph,
@@ -372,3 +373,18 @@ def test_padding_where_numbers_are_unknown() -> None:
     out = attention(x, x, x, mask=mask)
     with pytest.raises(UnsupportedError, match=r"no batch of gradients at once.*use backend='sdpa'"):
         torch.autograd.grad(out, x, torch.ones(3, *out.shape), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("kind", ["bias", "mask"])
+def test_tables_that_change_before_the_backward_pass_raise(kind: str) -> None:
+    """They are made again there; torch says so, as of any tensor that it saved."""
+    q = torch.randn(1, 2, 64, 8, requires_grad=True)
+    table = torch.randn(2, 64, 64) if kind == "bias" else torch.rand(64, 64) < 0.5
+    given = {"bias": DenseBias(table)} if kind == "bias" else {"mask": DenseMask(table)}
+    out = attention(q, q, q, backend="tiled", **given)  # type: ignore[arg-type]
+    (want,) = torch.autograd.grad(out.sum(), q, retain_graph=True)
+    (again,) = torch.autograd.grad(out.sum(), q, retain_graph=True)
+    assert torch.equal(want, again)
+    table.logical_not_() if kind == "mask" else table.neg_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out.sum(), q)

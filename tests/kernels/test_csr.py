@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.kernels.csr_loop import check, gradients, loop, loss, operands, pairs_of, random_graph, run, stack
-from unified_attn import GAT, Graph, attention
+from unified_attn import GAT, EdgeBias, GATv2, Graph, PairVectors, attention, graph_attention
 from unified_attn.dropout import keep
 from unified_attn.errors import UnsupportedError
 from unified_attn.kernels import csr_forward, csr_ops
@@ -338,6 +338,38 @@ def test_views_with_a_negative_bit():
     score = GAT(torch.ones(1, 1), torch.ones(1, 1))
     found = attention(q, q, q, mask=graph, score=score, backend="csr")
     torch.testing.assert_close(found, attention(q, q, q, mask=graph, score=score, backend="scatter"))
+
+
+NEGATIVE = {
+    "a number an edge": lambda x, e, r: {"bias": EdgeBias(e)},
+    "vectors of edges": lambda x, e, r: {"bias": PairVectors(r, r)},
+    "GATv2's vector": lambda x, e, r: {"score": GATv2(x)},
+    "GAT's vectors": lambda x, e, r: {"score": GAT(x, x)},
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_operands_and_gradients_with_a_negative_bit(name):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 20, (2, 100), generator=generator)
+    graph = Graph(edges, num_keys=20)
+    q, k, v, g = torch.randn(4, 20, 4, 8, generator=generator).unbind()
+    given = [torch.randn(*shape, generator=generator) for shape in ((4, 8), (100, 4), (100, 4, 8))]
+    q.requires_grad_()
+    want = graph_attention(q, k, v, graph, backend="scatter", **NEGATIVE[name](*(-x for x in given)))
+    found = graph_attention(q, k, v, graph, backend="csr", **NEGATIVE[name](*map(torch._neg_view, given)))
+    torch.testing.assert_close(found, want)
+    found, want = (
+        torch.autograd.grad(out, q, cotangent)[0] for out, cotangent in ((found, torch._neg_view(g)), (want, -g))
+    )
+    torch.testing.assert_close(found, want)
+
+
+def test_a_batch_of_gradients_says_what_to_do():
+    q = torch.randn(1, 2, 5, 4, requires_grad=True)
+    out = attention(q, q, q, mask=Graph(torch.tensor([[0, 1], [1, 2]])), backend="csr")
+    with pytest.raises(UnsupportedError, match="no batch of gradients at once; use backend='scatter'"):
+        torch.autograd.grad(out, q, torch.ones(3, *out.shape), is_grads_batched=True)
 
 
 def arguments(full, grad, node_major=False, form="sum"):

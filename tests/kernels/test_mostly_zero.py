@@ -139,6 +139,17 @@ def test_gradients_of_a_batch_of_cotangents() -> None:
         torch.testing.assert_close([f[n] for f in found], list(wanted), rtol=1e-5, atol=1e-5)
 
 
+def test_weights_and_gradients_with_a_negative_bit() -> None:
+    x, linear, g = words(), made(3, torch.float32), torch.randn(ROWS, 3)
+    weight = torch._neg_view(linear.weight.detach().neg()).requires_grad_()
+    few = mostly_zero.nonzeros(x)
+    assert few is not None
+    (out,) = mostly_zero.linears(x, few, [weight], [None])
+    torch.testing.assert_close(out, x @ linear.weight.t())
+    (found,) = torch.autograd.grad(out, weight, torch._neg_view(g))
+    torch.testing.assert_close(found, -(g.t() @ x), rtol=1e-5, atol=1e-5)
+
+
 def test_a_bias_of_another_kind_raises_as_torch_does() -> None:
     linear = made(3, torch.float32)
     linear.bias = nn.Parameter(torch.ones(3, dtype=torch.float64))

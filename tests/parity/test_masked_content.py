@@ -8,7 +8,20 @@ from torch import Tensor
 
 from tests.parity.cases import BACKENDS
 from tests.parity.tensors import derivatives, made, qkv, some_edges
-from unified_attn import GAT, ALiBi, Causal, Dot, EdgeBias, GATv2, Graph, Padding, Window, attention_with_lse, explain
+from unified_attn import (
+    GAT,
+    ALiBi,
+    Causal,
+    Dot,
+    EdgeBias,
+    GATv2,
+    Graph,
+    Padding,
+    Window,
+    attention_with_lse,
+    explain,
+    graph_attention,
+)
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
@@ -50,3 +63,26 @@ def test_what_is_masked_may_hold_anything(backend: str, mask: str, score: str, p
     for a, b in zip(clean, dirty, strict=True):
         assert torch.equal(a, b)  # bit for bit
     assert not bool(clean[0].masked_select(silent).any())
+
+
+TERMS = {
+    "out of float32's range": lambda: EdgeBias(torch.tensor([0.0, 0.0, -1e300, 0.0, 0.0], dtype=torch.float64)),
+    "a sum of finite terms": lambda: (
+        EdgeBias(torch.tensor([0.0, 0.0, -3e38, 0.0, 0.0])[:, None].expand(5, 8))
+        + EdgeBias(torch.tensor([0.0, 0.0, -3e38, 0.0, 0.0])[:, None].expand(5, 8))
+    ),
+}
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("backend", ["csr", "scatter", "reference"])
+def test_what_becomes_minus_infinity_only_when_it_is_added_hides_too(backend: str, terms: str) -> None:
+    graph = Graph(torch.tensor([[0, 1, 2, 0, 1], [0, 0, 0, 1, 1]]), num_keys=3)
+    q = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    k, v = (q.clone().requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        k[2] = v[2] = torch.nan
+    out = graph_attention(q, k, v, graph, bias=TERMS[terms](), backend=backend)
+    kept = graph_attention(q, k, v, graph.keep(torch.arange(5) != 2), backend=backend)
+    torch.testing.assert_close(out, kept)
+    torch.testing.assert_close(*(torch.autograd.grad(x.sin().sum(), [k, v]) for x in (out, kept)), rtol=1e-5, atol=1e-6)

@@ -143,6 +143,18 @@ class Plan:
         one = self.learned or varies
         self.forward = self.backward if one else Strips(problem, low_cut(problem), differentiates)
 
+    def sources(self) -> list[Tensor]:
+        """What tables are made of again in the backward pass, so far as objects hold it: it must not change till then.
+
+        Tensors made under inference mode cannot be saved, nor changed outside of it.
+        """
+        if self.learned or not self.backward.has_tables:
+            return []
+        problem = self.backward.problem
+        held = [*problem.mask.buffers(), *problem.bias.buffers(), *problem.bias.parameters()]
+        held += [x for x in (problem.q_given, problem.k_given) if x is not None]
+        return [x for x in held if not x.is_inference()]
+
 
 class _Results:
     """Where the parts of output and log-sum-exp are put together, unless one part is all.
@@ -188,7 +200,7 @@ class _Tiles(torch.autograd.Function):
             results.write(part, *found)
         out, lse = results.out, results.lse
         ctx.plan, ctx.tame = plan, tame
-        ctx.save_for_backward(q, k, v, out, lse, *learned)
+        ctx.save_for_backward(q, k, v, out, lse, *learned, *plan.sources())
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -199,7 +211,8 @@ class _Tiles(torch.autograd.Function):
             raise UnsupportedError(
                 "tiled", ["it takes no batch of gradients at once; use backend='sdpa' or 'reference'"]
             )
-        q, k, v, out, lse, *learned = ctx.saved_tensors
+        q, k, v, out, lse, *others = ctx.saved_tensors
+        learned = others[: len(ctx.plan.learned)]  # others are there so that torch sees them change
         g_out = torch.zeros_like(out) if g_out is None else g_out
         d_learned = [
             torch.zeros_like(table) if ctx.needs_input_grad[4 + n] else None for n, table in enumerate(learned)

@@ -14,6 +14,8 @@ row, and only the sum form projects a pair at a time, in registers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,14 @@ def csr_attention(
     Cost: O(E Hq (W + Dv + F)) time, O(E Hq W F) for key features in the sum form; O(N H (D + F)) memory beside what is
     passed in.
     """
+    # Kernels read memory as it is.
+    keys_are_values, one_vectors = value is key, value_vectors is key_vectors
+    query, key = query.resolve_neg(), key.resolve_neg()
+    value = key if keys_are_values else value.resolve_neg()
+    add = None if add is None else add.resolve_neg()
+    att = None if att is None else att.resolve_neg()
+    key_vectors = _resolved(key_vectors)
+    value_vectors = key_vectors if one_vectors else _resolved(value_vectors)
     for side, vectors, nodes in (("key", key_vectors, key), ("value", value_vectors, value)):
         if vectors is not NO_VECTORS:
             _check_vectors(side, vectors, nodes, rows.edge.shape[0] // rows.indptr.shape[0], query)
@@ -81,9 +91,6 @@ def csr_attention(
             key_query = query @ _per_query_head(key_vectors.weight, query)
         else:
             key_weight = key_vectors.weight.transpose(1, 2)
-    keys_are_values = value is key
-    query, key = query.resolve_neg(), key.resolve_neg()  # kernels read memory as it is
-    value = key if keys_are_values else value.resolve_neg()
     one_features = value_vectors.features is not None and value_vectors.features is key_vectors.features
     one_vectors = value_vectors.rows is not None and value_vectors is key_vectors
     call = Call(
@@ -97,6 +104,15 @@ def csr_attention(
     if value_vectors.weight is not None:
         out = out + mixed @ _per_query_head(value_vectors.weight, query).transpose(1, 2)
     return out, lse
+
+
+def _resolved(vectors: Operands) -> Operands:
+    if vectors is NO_VECTORS:
+        return vectors
+    rows, features, weight = (
+        None if x is None else x.resolve_neg() for x in (vectors.rows, vectors.features, vectors.weight)
+    )
+    return replace(vectors, rows=rows, features=features, weight=weight)
 
 
 def _narrow(code: Tensor | None) -> Tensor | None:

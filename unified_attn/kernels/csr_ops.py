@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unified_attn._watched import watched
-from unified_attn.errors import refuse_second_derivative
+from unified_attn._watched import is_batch, watched
+from unified_attn.errors import UnsupportedError, refuse_second_derivative
 from unified_attn.kernels import csr_passes, csr_pieces
 from unified_attn.kernels.csr_call import GRADIENTS, SCHEMA, TENSORS, Call, layout_of
 from unified_attn.kernels.csr_launch import Plans, empty_nodes, longest_row, zeros_add
@@ -225,7 +225,9 @@ def _gradients(
     needs: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """Those of the inputs that can have one, None where ``needs`` says no."""
-    g_out, g_lse, g_mixed = grads
+    if any(grad is not None and is_batch(grad) for grad in grads):
+        raise UnsupportedError("csr", ["it takes no batch of gradients at once; use backend='scatter' or 'reference'"])
+    g_out, g_lse, g_mixed = (grad if grad is None else grad.resolve_neg() for grad in grads)
     if g_out is None:
         g_out = torch.zeros_like(results[0])
     around = (g_out, g_lse, g_mixed, *results)

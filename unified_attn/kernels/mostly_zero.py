@@ -135,6 +135,8 @@ def linears(x: Tensor, few: Nonzeros, weights: Sequence[Tensor], biases: Sequenc
     alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (*weights, *biases))
     if not alike or not all(_all_finite(weight.detach()) for weight in weights):  # or torch says what is wrong
         return [torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True)]
+    # Kernels read memory as it is.
+    weights, biases = [w.resolve_neg() for w in weights], [b if b is None else b.resolve_neg() for b in biases]
     outs: tuple[Tensor, ...] = _Linears.apply(x, few, *weights, *biases)
     return outs
 
@@ -161,7 +163,7 @@ class _Linears(torch.autograd.Function):
             if needs[n] and (torch.is_grad_enabled() or watched_gradient(grad) or not _all_finite(grad)):
                 found[n] = grad.t() @ x  # which can be differentiated again
             elif needs[n]:
-                found[n] = ctx.few.transposed.times(grad).t()
+                found[n] = ctx.few.transposed.times(grad.resolve_neg()).t()
             if needs[len(grads) + n]:
                 found[len(grads) + n] = grad.sum(0)
         return None, None, *found
