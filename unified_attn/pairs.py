@@ -171,8 +171,19 @@ class Pairs(Positioned):
         if self.is_dense:
             return table
         ends = (self.batch, self.head, self.query, self.key)
-        # Zeros of one element but all dimensions: a compiler would ask for the value of an index without dimensions.
-        return table[tuple(e if n != 1 else e.new_zeros([1] * e.dim()) for e, n in zip(ends, table.shape, strict=True))]
+        if torch.compiler.is_compiling():
+            # Zeros of one element but all dimensions: a compiler would ask for an index without dimensions its value.
+            sizes = zip(ends, table.shape, strict=True)
+            return table[tuple(end if size != 1 else end.new_zeros([1] * end.dim()) for end, size in sizes)]
+        # One index, by the order in memory so that nothing is copied: where torch is given several, it adds up their
+        # gradient from many threads at once, in an order that changes from run to run.
+        for dim in range(4):
+            table = table.narrow(dim, 0, 1) if table.stride(dim) == 0 and table.shape[dim] > 1 else table
+        order = sorted(range(4), key=table.stride, reverse=True)
+        place = self.query.new_zeros([1] * self.query.dim())
+        for dim in order:
+            place = place if table.shape[dim] == 1 else place * table.shape[dim] + ends[dim]
+        return table.permute(order).reshape(-1).index_select(0, place.flatten()).view(place.shape)
 
     def of_edges(self, values: Tensor) -> Tensor:
         """Values tied to the caller's edges, ``[E]`` or ``[E, H]``, as ``[1, 1 | H, E]``."""

@@ -10,7 +10,7 @@ import torch
 
 from tests.cases.tools import fresh
 from tests.kernels.csr_loop import gradients, operands, pairs_of, run
-from unified_attn import DenseBias, Graph, attention_with_lse
+from unified_attn import DenseBias, Graph, attention, attention_with_lse
 
 forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="fork is unsafe on macOS")
 NEEDLESS = "ignore:.*fork.*:DeprecationWarning"  # newer interpreters warn about any fork of a process with threads
@@ -136,4 +136,36 @@ def test_the_gradient_of_one_number_for_all_pairs(heads):
     lse = attention_with_lse(x, x, x, mask=graph, bias=DenseBias(bias), backend="csr")[1]
     seen = lse > -torch.inf
     (found,) = torch.autograd.grad(lse[seen].sum(), bias)
-    torch.testing.assert_close(found.flatten(), seen.sum((0, 2)).view(heads, -1).sum(1).float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.flatten(), seen.sum((0, 2)).view(heads, -1).sum(1).float(), rtol=3e-5, atol=0)
+
+
+LAYOUTS = {
+    "dense": lambda x: x,
+    "edges last": lambda x: x.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+    "a part": lambda x: torch.cat([x, x], 2)[..., : x.shape[2]],
+    "all heads alike": lambda x: x[:1].expand(8, -1, -1),
+}
+
+
+@pytest.mark.usefixtures("restore_threads")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_learned_table_of_pairs_gets_the_same_bits(layout):
+    """Items of a batch and parallel edges add to one number of it."""
+    graph = Graph(torch.randint(0, 30, (2, 4000), generator=torch.Generator().manual_seed(0)), num_keys=30)
+    x = torch.randn(4, 30, 8, 8, generator=torch.Generator().manual_seed(1)).transpose(1, 2)
+    table = torch.randn(8, 30, 30, generator=torch.Generator().manual_seed(2))
+
+    def results(backend, dtype):
+        leaf = table.to(dtype).requires_grad_()
+        out = attention(
+            x.to(dtype), x.to(dtype), x.to(dtype), mask=graph, bias=DenseBias(LAYOUTS[layout](leaf)), backend=backend
+        )
+        return [out.detach(), *torch.autograd.grad(out.sin().sum(), leaf)]
+
+    torch.set_num_threads(1)
+    want = results("csr", torch.float32)
+    for found, right in zip(want, results("reference", torch.float64), strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-5)
+    for count in (2, 5, 5):
+        torch.set_num_threads(count)
+        assert all(torch.equal(a, b) for a, b in zip(results("csr", torch.float32), want, strict=True))

@@ -60,7 +60,7 @@ class CSR(Backend):
             key,
             value,
             low.rows(),
-            add=_at_each_pair(low),
+            add=low.add,
             add_hides=low.hides,
             key_vectors=key_vectors,
             value_vectors=value_vectors,
@@ -79,12 +79,6 @@ def _form(low: Lowered) -> Form:
     if form is None:
         raise ValueError(f"the score {low.score!r} has no fused form")
     return form
-
-
-def _at_each_pair(low: Lowered) -> Tensor | None:
-    """What is added, also where it is one number for all pairs: tasks must not add to one gradient at once."""
-    add = low.add
-    return add if add is None or add.shape[2] != 1 else add.expand(-1, -1, low.pairs.query.shape[-1])
 
 
 def _operands(vectors: Vectors | None) -> Operands:

@@ -314,7 +314,7 @@ def make(form: int, features: int, joint: int, bits: int, q_width: int, q_kind: 
                                 grad = load(like_t, ds + at, left)
                                 if a.dadd_h == 0:
                                     poke(like_e, to, peek(like_e, to) + total(grad))
-                                elif b > 0 or a.shared == 0:
+                                elif b > 0 or a.shared == 0 or dadd_e == 0:
                                     store(to + at, load(like_t, to + at, left) + grad, left)
                                 else:  # the first that this pair gets
                                     store(to + at, grad, left)

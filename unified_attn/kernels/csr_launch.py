@@ -181,7 +181,7 @@ def empty_nodes(like: Tensor, heads: int, size: int) -> Tensor:
 def zeros_add(add: Tensor) -> Tensor:
     """Zeros like ``add [B, H, E]``, with a pair's heads next to each other if they are in ``add``."""
     batch, heads, pairs = add.shape
-    if add.stride(1) < add.stride(2) or add.stride(2) == 0:
+    if add.stride(1) < add.stride(2):
         return add.new_zeros(batch, pairs, heads).transpose(1, 2)
     return add.new_zeros(batch, heads, pairs)
 

@@ -155,6 +155,8 @@ def backward_rows(call: Call, rows: RowSet, saved: Saved, grad: Grads, launches:
     shared = [name for name in _SHARED if name in grad and coded.get(name, True)]
     ranges, size = cut_heads(call)
     blocks = fewer_blocks(num_blocks(call.pairs, rows.size, size), [grad[name] for name in shared])
+    if "add" in grad and grad["add"].size(2) < call.pairs:  # one number for all pairs, to which one task has to add
+        blocks = 1
     sums = {name: grad[name][None] for name in _SHARED if name in grad}
     if blocks > 1:
         sums.update({name: call.query.new_zeros(blocks, *grad[name].shape) for name in shared})
