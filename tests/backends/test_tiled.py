@@ -388,3 +388,11 @@ def test_tables_that_change_before_the_backward_pass_raise(kind: str) -> None:
     table.logical_not_() if kind == "mask" else table.neg_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(out.sum(), q)
+
+
+def test_a_learned_number_a_head_without_gradients() -> None:
+    """What is added is then the parameter itself, which says that it has a gradient."""
+    q = torch.randn(1, 2, 64, 8)
+    bias = DenseBias(torch.randn(1, 2, 1, 1, requires_grad=True))
+    with torch.no_grad():
+        torch.testing.assert_close(attention(q, q, q, bias=bias, backend="tiled"), attention(q, q, q))

@@ -85,7 +85,7 @@ class Strips:
             elif made[0] != strip.number:
                 with torch.set_grad_enabled(self.differentiates):
                     made = strip.number, self.table(strip)
-                if _learns(made[1]):
+                if self.differentiates and _learns(made[1]):
                     raise ValueError(
                         f"{self.problem.bias!r} has a gradient at some pairs and none at others: let what it captures "
                         f"take part at all of them, or use backend='reference'"
