@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.cases.tools import fresh, gradients, inputs
-from tests.test_memory import PEAK, created
+from tests.test_memory import PEAK, created, linux
 from unified_attn import (
     Causal,
     DenseMask,
@@ -28,8 +27,6 @@ from unified_attn import (
     linear_attention,
 )
 from unified_attn.kernels.pair_sum import pair_sum
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 
 
 def elu1(x: Tensor) -> Tensor:

@@ -380,8 +380,8 @@ def test_tables_that_change_before_the_backward_pass_raise(kind: str) -> None:
     """They are made again there; torch says so, as of any tensor that it saved."""
     q = torch.randn(1, 2, 64, 8, requires_grad=True)
     table = torch.randn(2, 64, 64) if kind == "bias" else torch.rand(64, 64) < 0.5
-    given = {"bias": DenseBias(table)} if kind == "bias" else {"mask": DenseMask(table)}
-    out = attention(q, q, q, backend="tiled", **given)  # type: ignore[arg-type]
+    bias, mask = (DenseBias(table), None) if kind == "bias" else (None, DenseMask(table))
+    out = attention(q, q, q, bias=bias, mask=mask, backend="tiled")
     (want,) = torch.autograd.grad(out.sum(), q, retain_graph=True)
     (again,) = torch.autograd.grad(out.sum(), q, retain_graph=True)
     assert torch.equal(want, again)

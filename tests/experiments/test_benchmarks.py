@@ -1,7 +1,6 @@
 """Benchmarks time only what is equal, and keep every row."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,7 @@ from experiments.benchmarks.report import markdown, write
 from experiments.benchmarks.sequence_cases import sequence_cases
 from experiments.environment import environment
 from tests.graphs.tools import data
+from tests.test_memory import linux
 
 TINY = Size(nodes=12, edges=40, heads=2, channels=8)
 
@@ -81,9 +81,6 @@ def test_results_name_machine_versions_commit_and_command(cases, tmp_path):
     assert table == markdown(rows, where)
     assert "the command" in table
     assert f"torch {torch.__version__}" in table
-
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 
 
 @linux

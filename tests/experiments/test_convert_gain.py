@@ -1,7 +1,6 @@
 """The gain of converting is measured only where outputs and gradients are the same."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,13 @@ from torch import nn
 
 from experiments import convert_gain
 from experiments.convert_gain import Size, gain
+from tests.test_memory import linux
 
 SMALL = Size(nodes=60, edges=300, inputs=5, heads=2, channels=3)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@linux
 def test_small(tmp_path: Path) -> None:
     rows = gain(SMALL, repeats=1, out=tmp_path)
     assert [row["model"] for row in rows] == list(convert_gain.CASES)

@@ -9,6 +9,15 @@ from unified_attn.kernels import csr_launch, csr_ops
 EDGES = 1000  # rows of up to some hundred pairs: more than one chunk
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """What was answered each time that a kernel was made: whether the bias is added at once."""
+    answers, added = [], csr_launch.added
+    monkeypatch.setattr(csr_launch, "added", lambda call: answers.append(added(call)) or answers[-1])
+    monkeypatch.setattr(csr_ops, "_facts", csr_launch.Plans())
+    return answers
+
+
 def laid_out(tensors):
     """A node's heads next to each other, and a pair's."""
     for name in ("query", "key", "value"):
@@ -23,12 +32,9 @@ def laid_out(tensors):
 @pytest.mark.parametrize("heads", [4, 8, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["dot", "sum"])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-def test_equal_to_one_head_after_the_other(dtype, form, heads, width, pieces, each, monkeypatch):
+def test_equal_to_one_head_after_the_other(dtype, form, heads, width, pieces, each, seen, monkeypatch):
     lists = [pairs_of(*random_graph(seed, edges=EDGES), 6, 7) for seed in range(2)]
     rows = stack(lists) if each else lists[0]
-    seen, added = [], csr_launch.added
-    monkeypatch.setattr(csr_launch, "added", lambda call: seen.append(added(call)) or seen[-1])
-    monkeypatch.setattr(csr_ops, "_facts", csr_launch.Plans())
     if pieces:
         monkeypatch.setattr(csr_launch, "_PIECE_WORK", 1)
     options = {"dropout_p": 0.3, "seed": torch.tensor(7)}
@@ -50,10 +56,7 @@ def test_equal_to_one_head_after_the_other(dtype, form, heads, width, pieces, ea
         seen.clear()
 
 
-def test_where_it_is_not_taken(monkeypatch):
-    seen, added = [], csr_launch.added
-    monkeypatch.setattr(csr_launch, "added", lambda call: seen.append(added(call)) or seen[-1])
-    monkeypatch.setattr(csr_ops, "_facts", csr_launch.Plans())
+def test_where_it_is_not_taken(seen):
     pairs = random_graph(edges=EDGES)
     rows = pairs_of(*pairs, 6, 7)
     tensors = operands(torch.float32, edges=EDGES, full=True, vectors="none")
